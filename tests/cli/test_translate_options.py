@@ -37,3 +37,12 @@ def test_the_reading_of_a_transformer_is_explained(run):
     assert "--reading" not in said
     _, said, _ = run("I love you.", "--longest", 5)
     assert "--reading" not in said
+
+
+def test_samples_are_drawn_and_reproducible(run):
+    options = ("--sample", "--n-best", 7, "--temperature", 2, "--longest", 5)
+    code, said, _ = run(*options, given=b"I love you.")
+    lines = said.splitlines()
+    assert code == 0 and len(lines) == 7 and len(set(lines)) > 1
+    assert run(*options, given=b"I love you.")[1] == said
+    assert run(*options, "--seed", 1, given=b"I love you.")[1] != said

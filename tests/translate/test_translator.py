@@ -12,6 +12,7 @@ from regard.translate.alignment import Head
 from regard.translate.checkpoint import Checkpoint
 from regard.translate.config import Config
 from regard.translate.models.build import ModelConfig, build_model
+from regard.translate.search import SearchOptions
 from regard.translate.tokens import BEGIN, END
 from regard.translate.translator import Translator
 from regard.translate.vocabulary import PieceVocabulary, WordVocabulary
@@ -377,3 +378,23 @@ def test_the_end_is_no_word_to_be_linked(translator):
     assert len(kept.matrix.source) == 5
     assert all(source < 4 and target < words for source, target in kept.links)
     assert kept.links < kept.matrix.links() or kept.links == kept.matrix.links()
+
+
+def test_samples_are_as_many_as_wanted_and_reproducible(translator):
+    options = {"sample": True, "n_best": 8, "temperature": 1.5, "longest": 6}
+    samples = [sample.text for sample in translator.translate(["I love you."], **options)[0]]
+    assert len(samples) == 8 and len(set(samples)) > 1
+    texts = ["you love cats", "I love you."]  # in a batch
+    again = translator.translate(texts, **options)[1]
+    assert [sample.text for sample in again] == samples
+    assert translator("I love you.", **(options | {"n_best": 1})).text == samples[0]
+
+
+def test_a_checkpoint_that_samples_can_be_asked_to_search():
+    stored = checkpoint("transformer")
+    config = replace(stored.config, search=SearchOptions(sample=True, temperature=2.0))
+    sampling = Translator(replace(stored, config=config))
+    searched = Translator(stored)("I love you.")
+    assert sampling("I love you.", sample=False).score == pytest.approx(searched.score)
+    with pytest.raises(RegardError, match=r"temperature is 3\.0, which has no effect without"):
+        sampling("I love you.", sample=False, temperature=3.0)

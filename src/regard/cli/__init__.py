@@ -18,6 +18,7 @@ def main() -> None:
 
     from regard.cli.align import align
     from regard.cli.check_model import check_model_command
+    from regard.cli.export import export
     from regard.cli.look import look
     from regard.cli.score import score
     from regard.cli.serve import serve
@@ -54,7 +55,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # characters that it cannot show become codes
             stream.reconfigure(errors="backslashreplace")
-    for command in (look, serve, translate, train, align, score):
+    for command in (look, serve, translate, train, align, score, export):
         app.command(cls=Command)(command)
     app.command("check-model", cls=Command)(check_model_command)
     try:

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from regard.cli.option_checks import check_choice
+from regard.cli.option_checks import check_choice, check_needed
 from regard.cli.threads import checked_device, use_free_cores
 from regard.cli.translation_output import (
     LineRemarks,
@@ -130,9 +130,9 @@ def translate(
         int,
         typer.Option(
             min=1,
-            help="Number of translations per text, at most --beam; attention is shown for the "
-            "best. Translations of lines are then written as line number, score and text, "
-            "separated by tabs.",
+            help="Number of translations per text, at most --beam, or of samples; attention is "
+            "shown for the first. Translations of lines are then written as line number, score and "
+            "text, separated by tabs.",
             rich_help_panel=_SEARCH,
         ),
     ] = 1,
@@ -174,6 +174,47 @@ def translate(
             min=0,
             help="Coverage penalty; larger values favour translations that attend to the whole "
             "source (default: the checkpoint's, usually 0).",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = None,
+    sample: Annotated[
+        bool | None,
+        typer.Option(
+            "--sample/--no-sample",
+            help="Draw translations by chance instead of searching for the best (default: the "
+            "checkpoint's, usually not).",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = None,
+    temperature: Annotated[
+        float | None,
+        typer.Option(
+            help="With --sample: below 1 probable tokens are drawn more often (default: 1).",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = None,
+    top_k: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="With --sample: draw from so many tokens, the most probable; 0 for all "
+            "(default: 0).",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option(
+            help="With --sample: draw from the most probable tokens that have this probability "
+            "together (default: 1).",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="With --sample: the same seed and text give the same samples (default: 0).",
             rich_help_panel=_SEARCH,
         ),
     ] = None,
@@ -228,9 +269,14 @@ def translate(
         "longest": longest,
         "length_penalty": length_penalty,
         "coverage_penalty": coverage_penalty,
+        "sample": sample,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "seed": seed,
     }
     overrides = {name: value for name, value in search.items() if value is not None}
-    _check_search(translator.checkpoint.config.search, n_best, beam, shortest, longest)
+    _check_search(translator.checkpoint.config.search, search, n_best)
     overrides |= {"n_best": n_best, "split": split, "copy": copy}
     unknown = UnknownWords(translator.checkpoint.source)
     if prompted:
@@ -309,24 +355,29 @@ def _check_options(
     _check_apart(files)
 
 
-def _check_search(
-    defaults: SearchOptions,
-    n_best: int,
-    beam: int | None,
-    shortest: int | None,
-    longest: int | None,
-) -> None:
+def _check_search(defaults: SearchOptions, search: dict[str, Any], n_best: int) -> None:
     """Refuse options of the search that do not go together, by the names they have here."""
-    widest = defaults.beam if beam is None else beam
-    if n_best > widest:
+    sample = defaults.sample if search["sample"] is None else search["sample"]
+    if not sample:
+        names = ("temperature", "top_k", "top_p", "seed")
+        check_needed("--sample", None, {_option(name): search[name] for name in names})
+    if sample and search["beam"] is not None:
+        raise RegardError(f"--beam {search['beam']} has no effect with --sample")
+    widest = defaults.beam if search["beam"] is None else search["beam"]
+    if n_best > widest and not sample:
         raise RegardError(
             f"--n-best is {n_best}, expected at most the beam width, {widest}: add --beam {n_best}"
         )
+    shortest, longest = search["shortest"], search["longest"]
     if longest is not None and shortest is not None and shortest >= longest:
         raise RegardError(
             f"--shortest is {shortest}, expected less than --longest, {longest}, which includes "
             "the end token"
         )
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _check_apart(files: dict[str, Path | None]) -> None:

@@ -10,6 +10,7 @@
 | align                         | `align`, which returns an `Alignment`                          |
 | score                         | `score`, `compare`, `evaluate` with `EvaluationOptions`        |
 | check a model                 | `check_model`                                                  |
+| use it in other packages      | `export`                                                       |
 
 The rest is in the packages: `regard.translate.data`, `vocabulary`, `alignment` and so on.
 """
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from regard.translate.checks import check_model
     from regard.translate.config import Config
     from regard.translate.evaluation import EvaluationOptions, compare, evaluate, score
+    from regard.translate.exporting import export
     from regard.translate.models.build import ModelConfig, build_model
     from regard.translate.models.contract import TranslationModel
     from regard.translate.search import Hypothesis, SearchOptions, beam_search
@@ -50,6 +52,7 @@ _MODULES = {
     "check_model": "checks",
     "compare": "evaluation",
     "evaluate": "evaluation",
+    "export": "exporting",
     "load_checkpoint": "checkpoint",
     "save_checkpoint": "checkpoint",
     "score": "evaluation",
@@ -84,6 +87,7 @@ __all__ = [
     "check_model",
     "compare",
     "evaluate",
+    "export",
     "load_checkpoint",
     "save_checkpoint",
     "score",

@@ -145,7 +145,8 @@ class Translator:
             texts: the texts.
             n_best: maximum number of translations per text, at most the beam width. All are
                 different; there may be fewer, as two hypotheses can decode to the same text. Those
-                of a text of several sentences have the n-th of each, or its last.
+                of a text of several sentences have the n-th of each, or its last. With `sample` so
+                many samples, equal ones too.
             batch: maximum number of sentences that go through the model at once, sorted by length;
                 long ones go in smaller batches, so that memory stays bounded.
             prefix: for each text, what its translation must begin with. A model of subwords may
@@ -358,13 +359,14 @@ class Translator:
             batch.source,
             batch.mask,
             options,
-            n_best=max(n_best, options.beam) if n_best > 1 else n_best,
+            n_best=n_best if n_best == 1 or options.sample else max(n_best, options.beam),
             prefix=prefixes,
             weights=settings.weights,
         )
-        best = [self._distinct(of_text)[:n_best] for of_text in hypotheses]
+        if not options.sample:
+            hypotheses = [self._distinct(of_text)[:n_best] for of_text in hypotheses]
         texts = [part.source for part in parts]
-        translations = self._reader.read(texts, best, batch, settings.weights, settings.copy)
+        translations = self._reader.read(texts, hypotheses, batch, settings.weights, settings.copy)
         if settings.weights or not settings.copy:
             return translations
         for place, part in enumerate(parts):  # what is copied is found by attention
@@ -450,7 +452,8 @@ class Translator:
         changed = {name: value for name, value in search.items() if value is not None}
         if copy and self.head is None:
             changed["unknown"] = False
-        return replace(self.checkpoint.config.search, **changed)
+        stored = self.checkpoint.config.search
+        return replace(stored if changed.get("sample", True) else stored.unsampled, **changed)
 
     def _prefix_tokens(self, text: str, number: int) -> list[int]:
         """The tokens of a prefix, none of them unknown."""

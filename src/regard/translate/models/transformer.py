@@ -104,28 +104,30 @@ class Transformer(TranslationModel):
         self.decoder = decoder
         self.sites = {
             f"{layer}.cross": int(getattr(block.cross_attention.mechanism, "n_heads", 1))
-            for layer, block in enumerate(self._decoder_blocks)
+            for layer, block in enumerate(self.decoder_blocks)
         }
 
     @property
-    def _encoder_blocks(self) -> list[EncoderBlock]:
+    def encoder_blocks(self) -> list[EncoderBlock]:
+        """The block of each layer."""
         return self.encoder.layers  # type: ignore[return-value]
 
     @property
-    def _decoder_blocks(self) -> list[DecoderBlock]:
+    def decoder_blocks(self) -> list[DecoderBlock]:
+        """The block of each layer."""
         return self.decoder.layers  # type: ignore[return-value]
 
     def encode(self, source: Tensor, mask: Tensor, *, weights: bool = False) -> EncoderOutput:
         """Read the sources; `memory` holds the keys and values of every cross-attention."""
         x = self.positions(self.embeddings.source(source))
         bias, by_site = _padding_bias(mask, x), {}
-        for layer, block in enumerate(self._encoder_blocks):
+        for layer, block in enumerate(self.encoder_blocks):
             x, attended = block.self_attention(x, bias=bias, weights=weights)
             x, _ = block.feed_forward(x)
             if weights:
                 by_site[f"{layer}.self"] = attended.weights
         x = self.encoder.norm(x)
-        memory = tuple(block.cross_attention.mechanism.fix(x) for block in self._decoder_blocks)
+        memory = tuple(block.cross_attention.mechanism.fix(x) for block in self.decoder_blocks)
         return EncoderOutput(mask, memory, by_site)
 
     def start(self, encoded: EncoderOutput, beams: int = 1) -> tuple[State, ...]:
@@ -133,7 +135,7 @@ class Transformer(TranslationModel):
         rows = len(encoded.mask) * beams
         features = self.embeddings.target.weight.new_empty(rows, 0, self.positions.width)
         return tuple(
-            block.self_attention.mechanism.begin(features) for block in self._decoder_blocks
+            block.self_attention.mechanism.begin(features) for block in self.decoder_blocks
         )
 
     def step(
@@ -145,7 +147,7 @@ class Transformer(TranslationModel):
         x = self.positions(x, start=state[0].keys)
         bias = _padding_bias(encoded.mask, x)
         states, by_site = [], {}
-        for layer, block in enumerate(self._decoder_blocks):
+        for layer, block in enumerate(self.decoder_blocks):
             x, attended = block.self_attention(x, state=state[layer])
             states.append(attended.state)
             x = x.view(sentences, rows // max(1, sentences), x.shape[2])  # (sentence, beam, width)
@@ -168,7 +170,7 @@ class Transformer(TranslationModel):
             )
         x = self.positions(self.embeddings.target(target))
         bias, by_site = _padding_bias(encoded.mask, x), {}
-        for layer, block in enumerate(self._decoder_blocks):
+        for layer, block in enumerate(self.decoder_blocks):
             memory = encoded.memory[layer]
             x, _ = block.self_attention(x, causal=True)
             x, cross = block.cross_attention(x, bias=bias, state=memory, weights=weights)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -19,6 +19,7 @@ from regard.translate.search.options import (
     check_source,
     prefix_table,
 )
+from regard.translate.search.sampling import uniforms
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,14 +54,17 @@ def beam_search(
 
     Hypotheses are ranked by log P / ((5 + length) / 6)^α + β Σᵢ log min(coverageᵢ, 1), with α the
     length penalty and β the coverage penalty (Wu et al. 2016, equation 14); `length` counts `END`.
-    With a beam of 1 the search is greedy. The result of a sentence does not depend on the others.
+    With a beam of 1 the search is greedy. With `options.sample` the hypotheses are independent
+    samples instead, in the order they were drawn. The result of a sentence does not depend on the
+    others.
 
     Args:
         model: any translation model; it runs in eval mode, and its mode is restored.
         source: tokens of the sentences, each with `END`, padded on the right.
         mask: True at tokens.
         options: beam width, penalties and lengths; the defaults of `SearchOptions` when None.
-        n_best: maximum number of hypotheses returned; fewer if the search ended with fewer.
+        n_best: maximum number of hypotheses returned, fewer if the search ended with fewer; the
+            number of samples.
         prefix: for each sentence, the tokens it must begin with.
         weights: also return target-to-source attention, if the model has it.
     """
@@ -69,7 +73,10 @@ def beam_search(
     with evaluation_mode(model):
         while not beams.over:
             beams.advance()
-    return _collect(beams, len(source))
+    if not options.sample:
+        return _collect(beams, len(source))
+    samples = [sample for (sample,) in _collect(beams, len(source) * n_best)]
+    return [samples[start : start + n_best] for start in range(0, len(samples), n_best)]
 
 
 def beam_search_steps(
@@ -112,7 +119,14 @@ def _begin(
     forced = prefix_table(prefix, len(source), source.device)
     with evaluation_mode(model):
         encoded = model.encode(source, mask)
-        return Beams(model, encoded, options, forced, n_best=n_best, weights=weights)
+        if not options.sample:
+            return Beams(model, encoded, options, forced, n_best=n_best, weights=weights)
+        rows = torch.arange(len(source), device=source.device).repeat_interleave(n_best)
+        encoded, forced = encoded.select(rows), forced[rows]  # each sample searches by itself
+        limits = options.limits(encoded.mask, forced)
+        chances = uniforms(source, mask, limits, n_best, options.seed)
+        alone = replace(options, beam=1)
+        return Beams(model, encoded, alone, forced, chances=chances, weights=weights)
 
 
 def _collect(beams: Beams, sentences: int) -> list[list[Hypothesis]]:

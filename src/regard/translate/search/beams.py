@@ -12,6 +12,7 @@ from regard.translate.models.contract import EncoderOutput, StepOutput, Translat
 from regard.translate.search.candidates import Candidates, best_candidates
 from regard.translate.search.history import Ends, History
 from regard.translate.search.options import SearchOptions, check_vocabulary
+from regard.translate.search.sampling import drawn_candidates
 from regard.translate.tokens import BEGIN, END
 
 UNSEEN = 1e-6  #: minimum coverage of a source token: windows leave some at 0
@@ -58,6 +59,7 @@ class Beams:
         encoded: the sentences, read.
         options: how to search.
         prefix: (sentence, forced): the tokens each must begin with, then -1.
+        chances: (sentence, step): by which tokens are drawn; None to search for the best.
         n_best: how many hypotheses are returned.
         weights: whether to keep target-to-source attention.
     """
@@ -69,6 +71,7 @@ class Beams:
         options: SearchOptions,
         prefix: Tensor,
         *,
+        chances: Tensor | None = None,
         n_best: int = 1,
         weights: bool = True,
     ) -> None:
@@ -82,6 +85,7 @@ class Beams:
         self.encoded = encoded
         self.sentences = torch.arange(sentences, device=device)
         self.prefix = prefix
+        self.chances = chances
         self.limits = options.limits(encoded.mask, prefix)
         self.state = model.start(encoded, 1)
         self.tokens = torch.full((sentences,), BEGIN, device=device)
@@ -105,16 +109,23 @@ class Beams:
             check_vocabulary(self.prefix, stepped.logits.shape[1])
         self.history.saw(stepped.weights if self.weights else {})
         self._cover(stepped)
-        candidates = best_candidates(
-            stepped.logits,
-            self.scores.to(torch.promote_types(stepped.logits.dtype, torch.float32)),
-            options.candidates,
-            forbidden=options.forbidden(step),
-            forced=self.prefix[:, step] if step < self.prefix.shape[1] else None,
-        )
+        candidates = self._candidates(stepped.logits, step)
         last = self.limits <= step + 1
         self._finish(candidates, last, step)
         self._go_on(candidates, last, stepped.state, step)
+
+    def _candidates(self, logits: Tensor, step: int) -> Candidates:
+        """The best continuations of each sentence, or the one that was drawn."""
+        scores = self.scores.to(torch.promote_types(logits.dtype, torch.float32))
+        forced = self.prefix[:, step] if step < self.prefix.shape[1] else None
+        forbidden = self.options.forbidden(step)
+        if self.chances is None:
+            count = self.options.candidates
+            return best_candidates(logits, scores, count, forbidden=forbidden, forced=forced)
+        chance = self.chances[:, step]
+        return drawn_candidates(
+            logits, scores, chance, self.options, forbidden=forbidden, forced=forced
+        )
 
     def _cover(self, stepped: StepOutput) -> None:
         """Accumulate the attention of each hypothesis, if coverage counts."""
@@ -190,3 +201,4 @@ class Beams:
         self.sentences, self.prefix = self.sentences[stay], self.prefix[stay]
         self.limits, self._finished = self.limits[stay], self._finished[stay]
         self._best = self._best[stay]
+        self.chances = None if self.chances is None else self.chances[stay]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.translate.tokens import END
 
-_FIRST = END  # PAD and BEGIN come before it and are never produced
+FIRST = END  #: PAD and BEGIN come before it and are never produced
 _GROUP = 64  # tokens whose largest logit is found first
 _PIECE = 1 << 17  # logits processed at once, so that intermediate results stay in the cache
 
@@ -48,10 +48,10 @@ def best_candidates(
         forced: the token each sentence must produce; -1 where it is free.
     """
     sentences, beams = scores.shape
-    values, tokens = largest(logits[:, _FIRST:], count + len(forbidden))
-    most = torch.maximum(values[:, :1], logits[:, :_FIRST].amax(1, keepdim=True))
+    values, tokens = largest(logits[:, FIRST:], count + len(forbidden))
+    most = torch.maximum(values[:, :1], logits[:, :FIRST].amax(1, keepdim=True))
     whole = log_sum_exp(logits, most)
-    tokens = tokens + _FIRST
+    tokens = tokens + FIRST
     for token in forbidden:
         values = values.masked_fill(tokens == token, -torch.inf)
     if forced is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Int
@@ -14,6 +14,8 @@ from torch import Tensor
 from regard.errors import DtypeError, RegardError, ShapeError
 from regard.translate.models.contract import TranslationModel
 from regard.translate.tokens import BEGIN, END, PAD, UNKNOWN
+
+_SAMPLING = ("temperature", "top_k", "top_p", "seed")
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,13 @@ class SearchOptions:
     | `longest`          | maximum number of tokens, including the end token; 0 for twice the   |
     |                    | source plus ten, after `shortest` and a prefix                       |
     | `unknown`          | allow the token for unknown words                                    |
+    | `sample`           | draw translations by chance instead of searching; `beam` then has no |
+    |                    | effect, and penalties none on the tokens                             |
+    | `temperature`      | of samples: logits are divided by it                                 |
+    | `top_k`            | of samples: only so many tokens, the most probable; 0 for all        |
+    | `top_p`            | of samples: only the most probable tokens that have this probability |
+    |                    | together (Holtzman et al. 2020)                                      |
+    | `seed`             | of samples                                                           |
     """
 
     beam: int = 5
@@ -39,8 +48,14 @@ class SearchOptions:
     shortest: int = 0
     longest: int = 0
     unknown: bool = True
+    sample: bool = False
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
 
     def __post_init__(self) -> None:
+        self._check_sampling()
         _check_at_least("beam", self.beam, 1)
         _check_at_least("shortest", self.shortest, 0)
         _check_at_least("longest", self.longest, 0)
@@ -58,6 +73,35 @@ class SearchOptions:
                 f"search.coverage_penalty is {self.coverage_penalty}, expected a finite number, at "
                 "least 0"
             )
+
+    def _check_sampling(self) -> None:
+        _check_at_least("top_k", self.top_k, 0)
+        _check_at_least("seed", self.seed, 0)
+        if not 0 < self.temperature < math.inf:
+            raise RegardError(
+                f"search.temperature is {self.temperature}, expected a finite number above 0"
+            )
+        if not 0 < self.top_p <= 1:
+            raise RegardError(f"search.top_p is {self.top_p}, expected above 0 and at most 1")
+        if self.sample:
+            return
+        for name in _SAMPLING:
+            if getattr(self, name) != getattr(SearchOptions, name):
+                raise RegardError(
+                    f"search.{name} is {getattr(self, name)}, which has no effect without "
+                    "search.sample"
+                )
+
+    @property
+    def unsampled(self) -> SearchOptions:
+        """The same without sampling."""
+        sampling = {name: getattr(SearchOptions, name) for name in _SAMPLING}
+        return replace(self, sample=False, **sampling)
+
+    @property
+    def greedy(self) -> SearchOptions:
+        """The same with the most probable token at each step."""
+        return replace(self.unsampled, beam=1)
 
     @property
     def candidates(self) -> int:
@@ -87,9 +131,9 @@ class SearchOptions:
 
 
 def check_n_best(n_best: int, options: SearchOptions) -> None:
-    """Refuse more hypotheses than the beam holds."""
+    """Refuse more hypotheses than the beam holds; there are as many samples as wanted."""
     _check_at_least("n_best", n_best, 1)
-    if n_best > options.beam:
+    if n_best > options.beam and not options.sample:
         raise RegardError(
             f"search: n_best is {n_best}, expected at most the beam, {options.beam}; say a beam of "
             f"{n_best}"

@@ -286,7 +286,7 @@ class Loop:
             if validation.metric == "loss":
                 return Validation(loss, accuracy)
             pairs = setting.valid_pairs[: validation.sentences or None]
-            greedy = replace(setting.config.search, beam=1)
+            greedy = setting.config.search.greedy
             scores = score_pairs(setting.checkpoint, pairs, greedy, device)
         return Validation(loss, accuracy, scores.bleu.value, scores.chrf.value)
 
