@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from toy_training import toy_table
 from torch.utils._python_dispatch import TorchDispatchMode
+from toy_training import toy_table
 
 from regard.errors import RegardError
 from regard.translate.alignment import Head
