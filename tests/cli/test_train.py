@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -241,7 +242,13 @@ def _wait_for(log: Path, running: subprocess.Popen) -> None:
 
 
 NOW = TrainingProgress(
-    step=5, steps=10, epoch=0, loss=2.5, tokens_per_second=1234.5, seconds_left=3725.0
+    step=5,
+    steps=10,
+    share=0.5,
+    epoch=0,
+    loss=2.5,
+    tokens_per_second=1234.5,
+    seconds_left=3725.0,
 )
 
 
@@ -255,6 +262,13 @@ def test_lines_come_a_while_apart(capsys):
     assert (
         told == "step 5 of 10  epoch 1  training loss 2.500  1,234 tokens/s  ends in 1 h 02 min\n"
     )
+
+
+def test_an_unknown_number_of_steps_is_left_out(capsys):
+    lines = Lines()
+    lines.reported -= 1000
+    lines.stepped(replace(NOW, steps=None))
+    assert capsys.readouterr().err.startswith("step 5  epoch 1  training loss 2.500")
 
 
 def test_the_bar_shows_the_same():

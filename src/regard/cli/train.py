@@ -111,7 +111,7 @@ class Lines(Watcher):
     def stepped(self, progress: TrainingProgress) -> None:
         if time.monotonic() - self.reported >= _SECONDS_BETWEEN_LINES:
             self.reported = time.monotonic()
-            self.note(f"step {progress.step:,} of {progress.steps:,}  {_progress_text(progress)}")
+            self.note(_progress_text(progress))
 
     def validated(self, step: int, validation: Validation, best: bool) -> None:
         self.note(_validation_text(step, validation, best))
@@ -130,11 +130,10 @@ class Bar(Watcher):
 
     def stepped(self, progress: TrainingProgress) -> None:
         if self.bar is None:
-            columns = TextColumn("step {task.completed:,} of {task.total:,}"), BarColumn()
-            self.bar = Progress(*columns, TextColumn("{task.description}"), console=self.console)
-            self.task = self.bar.add_task("", total=progress.steps)
+            self.bar = Progress(BarColumn(), TextColumn("{task.description}"), console=self.console)
+            self.task = self.bar.add_task("", total=1.0)
             self.bar.start()
-        self.bar.update(self.task, completed=progress.step, description=_progress_text(progress))
+        self.bar.update(self.task, completed=progress.share, description=_progress_text(progress))
 
     def validated(self, step: int, validation: Validation, best: bool) -> None:
         self.note(_validation_text(step, validation, best))
@@ -147,9 +146,10 @@ class Bar(Watcher):
 
 def _progress_text(progress: TrainingProgress) -> str:
     loss = "" if progress.loss is None else f"training loss {progress.loss:.3f}  "
+    of = "" if progress.steps is None else f" of {progress.steps:,}"
     return (
-        f"epoch {progress.epoch + 1}  {loss}{progress.tokens_per_second:,.0f} tokens/s  "
-        f"ends in {_duration(progress.seconds_left)}"
+        f"step {progress.step:,}{of}  epoch {progress.epoch + 1}  {loss}"
+        f"{progress.tokens_per_second:,.0f} tokens/s  ends in {_duration(progress.seconds_left)}"
     )
 
 

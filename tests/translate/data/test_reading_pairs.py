@@ -252,3 +252,24 @@ def test_files_are_read_as_they_are_asked_for(tmp_path):
     assert [next(pairs).line for _ in range(3)] == [1, 2, 3]
     with pytest.raises(RegardError, match=r"a\.tsv:4"):
         next(pairs)
+
+
+def test_a_pattern_names_files_in_the_order_of_their_names(tmp_path):
+    for number in (2, 1, 10):
+        (tmp_path / f"part-{number:02}.tsv").write_text(f"source {number}\ttarget\n")
+    (tmp_path / "[1].tsv").write_text("literal\ttarget\n")
+    found = [pair.source for pair in read_pairs(tmp_path / "part-*.tsv")]
+    assert found == ["source 1", "source 2", "source 10"]
+    assert [pair.source for pair in read_pairs(tmp_path / "[1].tsv")] == ["literal"]
+    (tmp_path / "part-02.tsv").write_text("source\t\n")
+    with pytest.raises(RegardError, match=r"part-02\.tsv:1: the target is empty"):
+        read_pairs(tmp_path / "part-*.tsv")
+
+
+def test_patterns_without_files_or_partners_are_errors(tmp_path):
+    for name in ("a.en", "b.en", "a.fr"):
+        (tmp_path / name).write_text("text\n")
+    with pytest.raises(RegardError, match=r"there is no file .*\*\.de"):
+        read_pairs(tmp_path / "*.en", tmp_path / "*.de")
+    with pytest.raises(RegardError, match=r"\*\.en names 2, .*\*\.fr names 1 files, expected as"):
+        read_pairs(tmp_path / "*.en", tmp_path / "*.fr")

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from toy_training import toy_table
 
 from regard.errors import RegardError
@@ -43,6 +44,41 @@ def test_the_loss_is_the_cross_entropy_with_the_links(reading):
     guidance = Guidance(0.5, Head("cross", 1), reading, LINKS)
     expected = 0.5 * dense_loss(weights[:, 1], reading)
     torch.testing.assert_close(guidance.loss(weights, batch), expected)
+
+
+class LargestTensor(TorchDispatchMode):
+    """Counts the elements of the largest tensor that is made, beside views of `weights`."""
+
+    def __init__(self, weights):
+        super().__init__()
+        self.weights, self.elements = weights, 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        tensor = function(*args, **(kwargs or {}))
+        if tensor.untyped_storage().data_ptr() != self.weights.untyped_storage().data_ptr():
+            self.elements = max(self.elements, tensor.numel())
+        return tensor
+
+
+def test_the_loss_makes_no_tensor_of_all_targets_and_sources():
+    examples = Examples([[5] * 40 + [END]] * 3, [[6] * 50 + [END]] * 3)
+    batch = collate(examples, [0, 1, 2])
+    weights = torch.full((3, 1, 51, 41), 1 / 41)
+    guidance = Guidance(1.0, Head("cross", 0), "input", [[*range(40)]] * 3)
+    with LargestTensor(weights) as largest:
+        guidance.loss(weights, batch)
+    assert 0 < largest.elements <= 3 * 51
+
+
+def test_only_the_guided_layer_returns_weights():
+    model = build_model(ModelConfig("transformer", hidden=8, layers=3), 20, 20).eval()
+    batch = collate(EXAMPLES, [0, 1])
+    encoded = model.encode(batch.source, batch.source_mask)
+    guided = model.decode(encoded, batch.target_in, weights="1.cross").weights
+    assert list(guided) == ["1.cross"]
+    assert torch.equal(
+        guided["1.cross"], model.decode(encoded, batch.target_in, weights=True).weights["1.cross"]
+    )
 
 
 def test_the_head_is_the_aligner_or_the_first_of_the_last_layer_but_one():

@@ -34,8 +34,9 @@ def died(folder, table, *arguments):
     return int(done.stdout)
 
 
-def check(folder, seed, deaths):
+def check(folder, seed, deaths, buffer=0):
     table = toy_table(folder / "data")
+    table["data"]["buffer"] = buffer
     table["training"] |= {"epochs": 4, "save_every": 2}
     assert died(folder, table, seed, deaths) >= deaths / 2
 
@@ -53,8 +54,9 @@ def check(folder, seed, deaths):
         assert len(list((folder / run / "kept").iterdir())) == 2
 
 
-def test_a_run_that_is_killed_again_and_again_is_the_unbroken_run(tmp_path):
-    check(tmp_path, seed=0, deaths=5)
+@pytest.mark.parametrize("buffer", [0, 60], ids=["in-memory", "streamed"])
+def test_a_run_that_is_killed_again_and_again_is_the_unbroken_run(tmp_path, buffer):
+    check(tmp_path, seed=0, deaths=5, buffer=buffer)
 
 
 @pytest.mark.slow

@@ -85,7 +85,7 @@ def test_smoothing_has_its_least_loss_at_the_smoothed_target():
 @pytest.mark.parametrize("name", ["constant", "inverse-square-root", "linear", "cosine", "halving"])
 def test_the_rate_warms_up_and_never_jumps_up(name):
     schedule = ScheduleConfig(name, warmup=10, floor=0.1)
-    factors = [rate_factor(schedule, step, 100, 5) for step in range(130)]
+    factors = [rate_factor(schedule, step, 100, step / 5) for step in range(130)]
     assert factors[:10] == pytest.approx([(step + 1) / 10 for step in range(10)])
     assert all(later <= earlier + 1e-12 for earlier, later in pairwise(factors[9:]))
     assert min(factors) > 0
@@ -109,7 +109,7 @@ def test_inverse_square_root_is_vaswanis():
 def test_luongs_halving():
     """Rate 1 for five epochs, then halved every epoch (Luong et al., 2015, section 4.1)."""
     schedule = ScheduleConfig("halving", halve_after=5.0, halve_every=1.0)
-    found = [rate_factor(schedule, step, 1000, 10) for step in range(80)]
+    found = [rate_factor(schedule, step, 1000, step / 10) for step in range(80)]
     expected = [0.5 ** max(0, step // 10 - 4) for step in range(80)]
     assert found == expected
 

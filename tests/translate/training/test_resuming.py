@@ -47,13 +47,14 @@ class Interrupting(Watcher):
         ("training.accumulate=2", "training.log_every=4", "training.forcing=0.5"),
         ("model.name=transformer", "model.hidden=16", "model.feed_forward=32", "model.tie=all",
          "vocabulary.joint=true", "training.precision=bf16"),
+        ("data.buffer=60", "model.name=luong-general", "training.guidance=0.5"),
         pytest.param(
             ("training.optimiser=sgd", "training.schedule=cosine", "training.validation.every=5"),
             marks=pytest.mark.slow,
         ),
         pytest.param(('training.precision="64"',), marks=pytest.mark.slow),
     ],
-    ids=["adam", "accumulated-and-unforced", "transformer-bfloat16", "sgd", "float64"],
+    ids=["adam", "accumulated-and-unforced", "transformer-bfloat16", "streamed", "sgd", "float64"],
 )  # fmt: skip
 def test_a_run_in_parts_is_the_unbroken_run(tmp_path, settings):
     config = toy(tmp_path / "data", *settings)
@@ -108,6 +109,7 @@ def test_training_leaves_no_trace_in_random_numbers_and_signals(tmp_path):
             "training.optimiser=sgd",
             "training.optimiser.name is 'sgd', but the run began with 'adam'",
         ),
+        ("data.buffer=60", "data.buffer is 60, but the run began with 0"),
         ("data.first=100", "the training pairs are not those that the run began with"),
         ("training.seed=5", "training.seed is 5, but the run began with 0"),
         ("training.batch_tokens=90", "training.batch_tokens is 90, but the run began with 200"),

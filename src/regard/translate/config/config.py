@@ -58,6 +58,12 @@ class Config:
                 f"training.start is {self.training.start}, whose embeddings are trained already: "
                 "leave [vectors] out"
             )
+        schedule = self.training.schedule.name
+        if self.data.buffer and schedule in ("linear", "cosine") and not self.training.steps:
+            raise RegardError(
+                f"training.schedule.name is {schedule!r}, which ends with the last step, but how "
+                "many steps an epoch has is not known with data.buffer: set training.steps"
+            )
         for side, file in self.vectors.files.items():
             if self.vocabulary.kind != "words":
                 raise RegardError(

@@ -16,7 +16,8 @@ class DataConfig:
 
     | field                       | meaning                                                     |
     |-----------------------------|-------------------------------------------------------------|
-    | `train`, `valid`, `test`    | two parallel files, or one of pairs (TSV, JSONL); `.gz` too |
+    | `train`, `valid`, `test`    | two parallel files, or one of pairs (TSV, JSONL); `.gz`     |
+    |                             | too; a pattern such as `part-*.tsv` names several files     |
     | `source`, `target`          | columns of such a file: numbers from 1, or names            |
     | `header`                    | whether its first line has column names; implied by a name  |
     | `valid_pairs`, `test_pairs` | number of distinct sources, each with all its pairs, to     |
@@ -26,6 +27,8 @@ class DataConfig:
     | `longest`                   | maximum words of a side                                     |
     | `ratio`                     | maximum (longer + 1) / (shorter + 1), in words; 0 for any   |
     | `repeated`                  | keep duplicate pairs                                        |
+    | `buffer`                    | pairs of `train` in memory at a time: they are read from    |
+    |                             | their files in every epoch; 0 for all of them, read once    |
 
     Paths are relative to the configuration file; a path that begins with an environment variable,
     `$NAME/file`, is relative to the current folder.
@@ -44,6 +47,7 @@ class DataConfig:
     longest: int = 100
     ratio: float = 0.0
     repeated: bool = False
+    buffer: int = 0
 
     def __post_init__(self) -> None:
         for name in ("train", "valid", "test"):
@@ -55,7 +59,8 @@ class DataConfig:
             if len(files) > 2:
                 raise RegardError(
                     f"data.{name} must be one file of pairs or two parallel files, "
-                    f"found {len(files)}: {', '.join(files)}"
+                    f"found {len(files)}: {', '.join(files)}; a pattern such as 'part-*.tsv' names "
+                    "several"
                 )
         for name in ("source", "target"):
             column = getattr(self, name)
@@ -68,10 +73,15 @@ class DataConfig:
                 raise RegardError(
                     f"data.{name} must be a column from 1, or its name; found {column}"
                 )
-        check_numbers("data", self, at_least_0=("valid_pairs", "test_pairs", "first"))
+        check_numbers("data", self, at_least_0=("valid_pairs", "test_pairs", "first", "buffer"))
         check_numbers("data", self, above_0=("longest",))
         if self.ratio != 0 and not self.ratio >= 1:
             raise RegardError(f"data.ratio must be 0 or at least 1, found {self.ratio}")
+        if self.buffer and self.first:
+            raise RegardError(
+                f"data.first is {self.first}, but data.buffer {self.buffer} reads all pairs: give "
+                "one of them"
+            )
 
 
 @dataclass(frozen=True)

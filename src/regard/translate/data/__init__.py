@@ -9,12 +9,13 @@ from regard.translate.data.batches import (
     padded,
     padding,
 )
-from regard.translate.data.clean import Cleaning, CleaningReport, CleaningResult, clean
+from regard.translate.data.clean import Cleaner, Cleaning, CleaningReport, CleaningResult, clean
 from regard.translate.data.pairs import (
     JsonLinesFile,
     Pair,
     PairFile,
     ParallelFiles,
+    Shards,
     TableFile,
     not_empty,
     pair_file,
@@ -24,6 +25,7 @@ from regard.translate.data.split import Split, split
 
 __all__ = [
     "Batch",
+    "Cleaner",
     "Cleaning",
     "CleaningReport",
     "CleaningResult",
@@ -33,6 +35,7 @@ __all__ = [
     "Pair",
     "PairFile",
     "ParallelFiles",
+    "Shards",
     "Split",
     "TableFile",
     "batches",

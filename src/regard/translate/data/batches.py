@@ -126,7 +126,7 @@ def batches(
         shuffle: batches in random order; otherwise the shortest first.
     """
     _check(len(examples), tokens, sentences, rank, ranks)
-    generator = torch.Generator().manual_seed(_seed(seed, epoch))
+    generator = torch.Generator().manual_seed(epoch_seed(seed, epoch))
     lengths = _lengths(examples)
     order = _by_length(lengths, generator)
     all_batches = _multiple(_cut(order, lengths, tokens, sentences), ranks)
@@ -175,7 +175,7 @@ def _check(count: int, tokens: int | None, sentences: int | None, rank: int, ran
         raise RegardError(f"batches: {count} sentences are too few for {ranks} ranks")
 
 
-def _seed(seed: int, epoch: int) -> int:
+def epoch_seed(seed: int, epoch: int) -> int:
     """One number of two, far apart for neighbours."""
     digest = hashlib.blake2b(f"{seed} {epoch}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1

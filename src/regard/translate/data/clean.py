@@ -14,7 +14,7 @@ pairs kept  1
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -82,18 +82,43 @@ def clean(pairs: Iterable[Pair], cleaning: Cleaning | None = None) -> CleaningRe
         pairs: the pairs; a file of pairs will do, and is read as it is cleaned.
         cleaning: which to leave out; the empty and the doubled when None.
     """
-    cleaning = Cleaning() if cleaning is None else cleaning
-    counts = dict.fromkeys(_reasons(cleaning), 0)
-    seen: set[tuple[str, str]] = set()
-    kept, read = [], 0
-    for pair in pairs:
-        read += 1
-        reason = _reason(pair, cleaning, seen)
-        if reason is None:
-            kept.append(pair)
-        else:
-            counts[reason] += 1
-    return CleaningResult(kept, CleaningReport(read, counts))
+    cleaner = Cleaner(Cleaning() if cleaning is None else cleaning)
+    kept = list(cleaner.kept(pairs))
+    return CleaningResult(kept, cleaner.report)
+
+
+class Cleaner:
+    """Cleans pairs one by one, and counts.
+
+    Args:
+        cleaning: which pairs to leave out.
+        remembered: how many pairs duplicates are looked for among; then it begins anew. All when
+            None.
+    """
+
+    def __init__(self, cleaning: Cleaning, remembered: int | None = None) -> None:
+        self.cleaning = cleaning
+        self.remembered = remembered
+        self.read = 0
+        self.dropped = dict.fromkeys(_reasons(cleaning), 0)
+
+    def kept(self, pairs: Iterable[Pair]) -> Iterator[Pair]:
+        """The pairs that are not left out; none of before these is remembered."""
+        seen: set[tuple[str, str]] = set()
+        for pair in pairs:
+            self.read += 1
+            if self.remembered is not None and len(seen) >= self.remembered:
+                seen.clear()
+            reason = _reason(pair, self.cleaning, seen)
+            if reason is None:
+                yield pair
+            else:
+                self.dropped[reason] += 1
+
+    @property
+    def report(self) -> CleaningReport:
+        """How many pairs were left out so far."""
+        return CleaningReport(self.read, dict(self.dropped))
 
 
 def _reasons(cleaning: Cleaning) -> list[str]:

@@ -14,7 +14,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import zip_longest
+from glob import glob, has_magic
+from itertools import chain, zip_longest
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -142,7 +143,21 @@ class JsonLinesFile:
             )
 
 
-PairFile = ParallelFiles | TableFile | JsonLinesFile
+@dataclass(frozen=True)
+class Shards:
+    """Several files of pairs, one after the other.
+
+    Args:
+        files: the files.
+    """
+
+    files: tuple[PairFile, ...]
+
+    def __iter__(self) -> Iterator[Pair]:
+        return chain.from_iterable(self.files)
+
+
+PairFile = ParallelFiles | TableFile | JsonLinesFile | Shards
 
 
 def pair_file(
@@ -156,13 +171,21 @@ def pair_file(
     """A file of pairs by its name: two files, or one whose name ends in .tsv or .jsonl (or .gz).
 
     Args:
-        path: the file, or that of the sources.
+        path: the file, or that of the sources; a pattern such as "part-*.tsv" names several, in
+            the order of their names. Of two patterns the first files belong together, and so on.
         target_path: that of the targets, where they are in a second one.
         source: which column or key the sentences are in.
         target: which column or key their translations are in.
         header: whether the first line has the names of columns and is no pair; where a column is
             chosen by name it has.
     """
+    patterns = [str(given) for given in (path, target_path) if given is not None]
+    if any(map(_is_pattern, patterns)):
+        files = (
+            pair_file(*paths, source=source, target=target, header=header)
+            for paths in _matches(patterns)
+        )
+        return Shards(tuple(files))
     if target_path is not None:
         if (source, target) != (None, None):
             raise RegardError(f"source={source!r}, target={target!r}: two files have no columns")
@@ -195,11 +218,11 @@ def read_pairs(
     header: bool = False,
     empty: bool = False,
 ) -> list[Pair]:
-    """All pairs of a file, or of two.
+    """All pairs of a file, or of two, or of all files that a pattern names.
 
     Args:
-        path: the file, or that of the sources; or a `ParallelFiles`, `TableFile` or
-            `JsonLinesFile`.
+        path: the file, or that of the sources; or a `ParallelFiles`, `TableFile`,
+            `JsonLinesFile` or `Shards`.
         target_path: that of the targets, where they are in a second one.
         source: which column (a number from 1, or a name in the first line) or key.
         target: that of the translations.
@@ -209,7 +232,7 @@ def read_pairs(
             are an error.
     """
     files: PairFile
-    if isinstance(path, ParallelFiles | TableFile | JsonLinesFile):
+    if isinstance(path, PairFile):
         options = (target_path, source, target, header or None)
         if any(option is not None for option in options):
             raise RegardError(
@@ -224,6 +247,10 @@ def read_pairs(
 
 def not_empty(files: PairFile) -> Iterator[Pair]:
     """The pairs of a file one by one; one with an empty side is an error."""
+    if isinstance(files, Shards):
+        for file in files.files:
+            yield from not_empty(file)
+        return
     for pair in files:
         for side, text in (("source", pair.source), ("target", pair.target)):
             if not text.strip():
@@ -233,6 +260,24 @@ def not_empty(files: PairFile) -> Iterator[Pair]:
                     "files, this line of both), or in Python read with empty=True and clean"
                 )
         yield pair
+
+
+def _is_pattern(path: str) -> bool:
+    return has_magic(path) and not Path(path).exists()
+
+
+def _matches(patterns: list[str]) -> list[tuple[str, ...]]:
+    """The files that patterns name, those that belong together in one tuple."""
+    by_pattern = [sorted(glob(pattern, recursive=True)) for pattern in patterns]
+    for pattern, paths in zip(patterns, by_pattern):
+        if not paths:
+            raise RegardError(f"there is no file {pattern}")
+    if len(set(map(len, by_pattern))) > 1:
+        counts = ", ".join(
+            f"{pattern} names {len(paths)}" for pattern, paths in zip(patterns, by_pattern)
+        )
+        raise RegardError(f"{counts} files, expected as many")
+    return list(zip(*by_pattern))
 
 
 def _index(path: Path, line: int, cells: list[str], column: int | str, header: bool) -> int:

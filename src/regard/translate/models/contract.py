@@ -120,7 +120,7 @@ class TranslationModel(nn.Module, ABC):
         encoded: EncoderOutput,
         target: Int[Tensor, "batch target"],
         *,
-        weights: bool = False,
+        weights: bool | str = False,
         forcing: float = 1.0,
     ) -> DecoderOutput:
         """Decode whole targets; equal to `step` token by token.
@@ -128,7 +128,7 @@ class TranslationModel(nn.Module, ABC):
         Args:
             encoded: the sources.
             target: what the decoder is given, `BEGIN` first; behind a sentence's end anything.
-            weights: also return the target-to-source attentions.
+            weights: also return the target-to-source attentions; of a site, at least its own.
             forcing: the probability with which each next token is the target's; otherwise it is the
                 model's own best guess. Below 1 only where `step` is as cheap as this (recurrent).
         """
@@ -154,7 +154,7 @@ class TranslationModel(nn.Module, ABC):
         wrappers (distribution, compilation) see one forward.
         """
         encoded = self.encode(source, source_mask)
-        decoded = self.decode(encoded, target, weights=site is not None, forcing=forcing)
+        decoded = self.decode(encoded, target, weights=site or False, forcing=forcing)
         logits = self.logits(decoded.features[chosen])
         return logits if site is None else (logits, decoded.weights[site])
 

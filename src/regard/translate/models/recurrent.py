@@ -88,7 +88,7 @@ class RecurrentTranslator(TranslationModel):
         encoded: EncoderOutput,
         target: Int[Tensor, "batch target"],
         *,
-        weights: bool = False,
+        weights: bool | str = False,
         forcing: float = 1.0,
     ) -> DecoderOutput:
         if not 0.0 <= forcing <= 1.0:
@@ -96,9 +96,9 @@ class RecurrentTranslator(TranslationModel):
         if target.shape[1] == 0:
             raise ShapeError("decode: axis target has size 0, expected at least 1, as BEGIN")
         if forcing < 1.0:
-            return self._guided(encoded, target, weights, forcing)
+            return self._guided(encoded, target, bool(weights), forcing)
         embedded = self._dropped(self.embeddings.target(target))
-        advanced = self.decoder.over(encoded, embedded, weights=weights)
+        advanced = self.decoder.over(encoded, embedded, weights=bool(weights))
         return DecoderOutput(advanced.features, advanced.weights)
 
     def logits(

@@ -160,7 +160,12 @@ class Transformer(TranslationModel):
         return StepOutput(self.logits(self.decoder.norm(x)[:, 0]), tuple(states), by_site)
 
     def decode(
-        self, encoded: EncoderOutput, target: Tensor, *, weights: bool = False, forcing: float = 1.0
+        self,
+        encoded: EncoderOutput,
+        target: Tensor,
+        *,
+        weights: bool | str = False,
+        forcing: float = 1.0,
     ) -> DecoderOutput:
         """All positions at once; `forcing` below 1 is refused, as it would take a pass a token."""
         if forcing != 1.0:
@@ -171,12 +176,13 @@ class Transformer(TranslationModel):
         x = self.positions(self.embeddings.target(target))
         bias, by_site = _padding_bias(encoded.mask, x), {}
         for layer, block in enumerate(self.decoder_blocks):
-            memory = encoded.memory[layer]
+            memory, site = encoded.memory[layer], f"{layer}.cross"
+            wanted = weights is True or weights == site
             x, _ = block.self_attention(x, causal=True)
-            x, cross = block.cross_attention(x, bias=bias, state=memory, weights=weights)
+            x, cross = block.cross_attention(x, bias=bias, state=memory, weights=wanted)
             x, _ = block.feed_forward(x)
-            if weights:
-                by_site[f"{layer}.cross"] = cross.weights
+            if wanted:
+                by_site[site] = cross.weights
         return DecoderOutput(self.decoder.norm(x), by_site)
 
     def logits(self, features: Tensor) -> Tensor:

@@ -16,23 +16,42 @@ from regard.translate.data import (
     CleaningReport,
     Examples,
     Pair,
+    PairFile,
     Split,
     clean,
     pair_file,
     read_pairs,
     split,
 )
+from regard.translate.training.streaming import StreamedPairs, Survey, survey
 from regard.translate.vocabulary import PieceVocabulary, Vocabulary, WordVocabulary
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Training, validation and test pairs, and the report of cleaning."""
+    """The pairs of a training.
+
+    | field     | meaning                                                                     |
+    |-----------|-----------------------------------------------------------------------------|
+    | `train`   | those to learn from; a sample of them, if they are streamed                 |
+    | `valid`   | those to validate with                                                      |
+    | `test`    | those to test with                                                          |
+    | `report`  | of cleaning                                                                 |
+    | `known`   | how many of `valid` have a source that is learned from                      |
+    | `stream`  | where those to learn from are read; None if all of them are in `train`      |
+    """
 
     train: list[Pair]
     valid: list[Pair]
     test: list[Pair]
     report: CleaningReport
+    known: int
+    stream: StreamedPairs | None = None
+
+    @property
+    def count(self) -> int:
+        """How many there are to learn from."""
+        return len(self.train) if self.stream is None else self.stream.count
 
 
 @dataclass(frozen=True)
@@ -57,26 +76,28 @@ def read_data(config: DataConfig) -> Pairs:
     cleaning = Cleaning(
         longest=config.longest, ratio=config.ratio or None, duplicates=not config.repeated
     )
-    whole = pair_file(*config.train, **_columns(config))
-    cleaned = clean(islice(whole, config.first or None), cleaning)
-    if not cleaned.pairs:
-        raise RegardError(f"no pair of data.train is left to learn from:\n{cleaned.report}")
-    parts = _split(config, cleaned.pairs)
-    valid = _whole(config, config.valid) if config.valid else parts.valid
+    files = pair_file(*config.train, **_columns(config))
+    valid = _whole(config, config.valid) if config.valid else None
+    if config.valid and not valid:
+        raise RegardError(f"data.valid has no pairs: {', '.join(config.valid)}")
+    found = _survey(config, files, cleaning, {pair.source for pair in valid or []})
+    if not found.report.kept:
+        raise RegardError(f"no pair of data.train is left to learn from:\n{found.report}")
+    parts = found.split
+    valid = parts.valid if valid is None else valid
     test = _whole(config, config.test) if config.test else parts.test
     if not parts.train:
         raise RegardError(
             f"{_sizes(config)}: together they take every distinct source of data.train, and none "
             "is left to learn from"
         )
-    if config.valid and not valid:
-        raise RegardError(f"data.valid has no pairs: {', '.join(config.valid)}")
     if not valid:
         raise RegardError(
             "there are no pairs to validate with: give data.valid, or data.valid_pairs to split "
             "some off data.train"
         )
-    return Pairs(parts.train, valid, test, cleaned.report)
+    known = sum(pair.source in found.learned for pair in valid)
+    return Pairs(parts.train, valid, test, found.report, known, found.stream)
 
 
 def train_vocabularies(config: VocabularyConfig, pairs: Sequence[Pair]) -> Vocabularies:
@@ -109,14 +130,22 @@ def fingerprint(examples: Examples) -> int:
     return checksum
 
 
-def _split(config: DataConfig, pairs: list[Pair]) -> Split:
-    """Split off validation and test pairs that have no file; errors name the settings."""
+def _survey(config: DataConfig, files: PairFile, cleaning: Cleaning, sources: set[str]) -> Survey:
+    """Read the training pairs, all or a sample; split off those that have no file."""
     valid = 0 if config.valid else config.valid_pairs
     test = 0 if config.test else config.test_pairs
+    seed = config.split_seed
+    if config.buffer:
+        return survey(
+            files, cleaning, buffer=config.buffer, valid=valid, test=test, seed=seed,
+            sources=sources,
+        )  # fmt: skip
+    pairs, report = clean(islice(files, config.first or None), cleaning)
     try:
-        return split(pairs, valid=valid, test=test, seed=config.split_seed)
+        parts = split(pairs, valid=valid, test=test, seed=seed) if pairs else Split([], [], [])
     except RegardError as error:
         raise RegardError(f"{_sizes(config)}: {error}") from error
+    return Survey(parts, report, {pair.source for pair in parts.train})
 
 
 def _sizes(config: DataConfig) -> str:

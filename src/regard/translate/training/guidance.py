@@ -10,11 +10,11 @@ predicted; here it may also be the one in which the token is the input, where th
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -50,32 +50,35 @@ class Guidance:
     def loss(
         self, weights: Float[Tensor, "batch head target source"], batch: Batch
     ) -> Float[Tensor, ""]:
-        """Its loss, summed over target tokens, times `weight`."""
-        rows = self.head.of({self.head.site: weights.transpose(0, 1)})  # (batch, target, source)
-        taught = self._taught(batch).to(rows)
-        if self.reading == "input":  # row t + 1 belongs to token t
-            rows, taught = rows[:, 1:], taught[:, :-1]
-        return -self.weight * (taught * rows.clamp_min(_LEAST).log()).sum()
+        """Its loss, summed over target tokens, times `weight`.
 
-    def _taught(self, batch: Batch) -> Float[Tensor, "batch target source"]:
-        """What each token's row should be; zeros for the end of the target and for padding."""
-        size = (len(batch), batch.target_in.shape[1], batch.source.shape[1])
-        taught = torch.zeros(size)
+        Only weights at links are read: no other tensor is as large as `weights`.
+        """
+        rows = self.head.of({self.head.site: weights.transpose(0, 1)})  # (batch, target, source)
+        examples, targets, sources, shares = self._taught(batch)
+        following = int(self.reading == "input")  # row t + 1 belongs to token t
+        taught = rows[examples, [target + following for target in targets], sources]  # (link)
+        return -self.weight * (taught.new_tensor(shares) * taught.clamp_min(_LEAST).log()).sum()
+
+    def _taught(self, batch: Batch) -> tuple[list[int], list[int], list[int], list[float]]:
+        """Example, target and source position of each link, and its share of its token's row.
+
+        A token without links is linked to the end of the source.
+        """
         examples: list[int] = []
-        sources: list[int] = []
         targets: list[int] = []
-        for example, number in enumerate(batch.numbers.tolist()):
+        sources: list[int] = []
+        shares: list[float] = []
+        sizes = [mask.sum(1).tolist() for mask in (batch.source_mask, batch.target_mask)]
+        for example, (number, length, said) in enumerate(zip(batch.numbers.tolist(), *sizes)):
             links = self.links[number]
-            examples += [example] * (len(links) // 2)
-            sources += links[0::2]
-            targets += links[1::2]
-        taught[examples, targets, sources] = 1.0
-        ends = batch.source_mask.sum(1).cpu() - 1
-        tokens = batch.target_mask.sum(1, keepdim=True).cpu() - 1  # without the end
-        unlinked = (taught.sum(2) == 0) & (torch.arange(size[1]) < tokens)
-        row, position = unlinked.nonzero(as_tuple=True)
-        taught[row, position, ends[row]] = 1.0
-        return taught / taught.sum(2, keepdim=True).clamp_min(1.0)
+            linked = Counter(links[1::2])
+            ends = [target for target in range(said - 1) if target not in linked]
+            examples += [example] * (len(links) // 2 + len(ends))
+            targets += [*links[1::2], *ends]
+            sources += [*links[0::2], *[length - 1] * len(ends)]
+            shares += [1 / linked[target] for target in links[1::2]] + [1.0] * len(ends)
+        return examples, targets, sources, shares
 
 
 def guided_head(config: GuidanceConfig, model: TranslationModel) -> tuple[Head, Reading]:

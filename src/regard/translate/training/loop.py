@@ -14,6 +14,7 @@ from regard.translate.checkpoint import Checkpoint, save_checkpoint
 from regard.translate.config import Config
 from regard.translate.data import Examples, Pair
 from regard.translate.models.contract import TranslationModel
+from regard.translate.training.blocks import Blocks
 from regard.translate.training.corpus import Vocabularies
 from regard.translate.training.folder import Log, RunFolder
 from regard.translate.training.guidance import head_entry
@@ -31,7 +32,8 @@ class TrainingProgress:
 
     | field               | meaning                                                            |
     |---------------------|--------------------------------------------------------------------|
-    | `step`, `steps`     | made, and how many there will be                                   |
+    | `step`, `steps`     | made, and how many there will be; None if that is not known        |
+    | `share`             | of the training that is done, from 0 to 1, by steps or epochs      |
     | `epoch`             | the current one, from 0                                            |
     | `loss`              | a target token's, over the last interval of the log, or, before    |
     |                     | the first, over the steps so far                                   |
@@ -41,7 +43,8 @@ class TrainingProgress:
     """
 
     step: int
-    steps: int
+    steps: int | None
+    share: float
     epoch: int
     loss: float | None
     tokens_per_second: float
@@ -104,6 +107,7 @@ class Loop:
     Args:
         setting: what it works with.
         stepper: performs a step.
+        blocks: the training examples.
         position: where to start.
         pending: losses of steps that are not logged yet.
         clock: elapsed time and the limit.
@@ -116,6 +120,7 @@ class Loop:
         self,
         setting: TrainingSetup,
         stepper: Stepper,
+        blocks: Blocks,
         position: Position,
         pending: Tensor,
         *,
@@ -127,6 +132,7 @@ class Loop:
         self.setting = setting
         self.training = setting.config.training
         self.stepper = stepper
+        self.blocks = blocks
         self.position = position
         self.begun = position
         self.best = Best.of(self.training.validation, position.best)
@@ -142,10 +148,11 @@ class Loop:
         self.next_talk = position.step + 1  # the step after which processes agree again
         self.logged = (clock.here, position.tokens)
         self.set_up = clock.here
-        self.per_epoch = len(self._plan(0))
-        ends = [self.per_epoch * self.training.epochs, self.training.steps]
-        self.total = min(end for end in ends if end)
-        self.used = self.rate, self.forcing  # of the last step
+        self.plan: list[Step] = []
+        self.planned = (-1, 0)  # the epoch and block of the plan
+        self.total = self._total()
+        self.begun_share = self._share()
+        self.used: tuple[float | None, float | None] = None, None  # rate and forcing of a step
 
     def run(self) -> Ending:
         """Run the remaining steps; returns why it ended."""
@@ -153,13 +160,8 @@ class Loop:
             return "no better"
         self._tell_of_warm_up()
         self.stepper.wrapped.train()
-        plan: list[Step] = []
-        planned = -1
         while not self._over():
-            if planned != self.position.epoch:
-                planned = self.position.epoch
-                plan = self._plan(planned)
-            self._make(plan[self.position.place], len(plan))
+            self._make()
             ending = self._after()
             if ending is not None:
                 return ending
@@ -195,16 +197,20 @@ class Loop:
         """Validate, and log the result."""
         self._log({"kind": "valid", **asdict(self.look())})
 
-    def _make(self, step: Step, in_epoch: int) -> None:
+    def _make(self) -> None:
         """Run a step and advance the position."""
+        self._load_plan()
         before = self.position
+        step = self.plan[before.place]
         self.used = self.rate, self.forcing
         self.pending.append(self.stepper.make(step, *self.used))
-        last = before.place + 1 == in_epoch
+        last = before.place + 1 == len(self.plan)
+        epochs, block = divmod(before.block + last, self.blocks.count)
         self.position = replace(
             before,
             step=before.step + 1,
-            epoch=before.epoch + last,
+            epoch=before.epoch + epochs,
+            block=block,
             place=0 if last else before.place + 1,
             tokens=before.tokens + step.tokens,
         )
@@ -216,7 +222,8 @@ class Loop:
         if step % self.training.log_every == 0 or last:
             self._log_losses()
         every = self.training.validation.every
-        due = last or (step % every == 0 if every else self.position.place == 0)
+        epoch_ends = self.position.block == self.position.place == 0
+        due = last or (step % every == 0 if every else epoch_ends)
         if due:
             self.look_and_log()
         ending = self._ending()
@@ -259,7 +266,7 @@ class Loop:
     def _tell_of_warm_up(self) -> None:
         """Warn if the whole training is warm-up."""
         warmup = self.training.schedule.warmup
-        if self.total < warmup:
+        if self.total is not None and self.total < warmup:
             self.watcher.note(
                 f"training.schedule.warmup is {warmup:,} steps, but the training has {self.total:,}"
                 ": its rate never gets to training.optimiser.rate; a shorter warm-up, or more "
@@ -270,7 +277,7 @@ class Loop:
     def rate(self) -> float:
         """The learning rate of the next step."""
         schedule, rate = self.training.schedule, self.training.optimiser.rate
-        return rate * rate_factor(schedule, self.position.step, self.total, self.per_epoch)
+        return rate * rate_factor(schedule, self.position.step, self.total, self._epochs())
 
     @property
     def forcing(self) -> float:
@@ -361,9 +368,8 @@ class Loop:
             setting.folder.prune(self.best)
 
     def _progress(self) -> TrainingProgress:
-        seconds = self.clock.here - self.set_up
-        steps = max(self.position.step - self.begun.step, 1)
-        seconds_left = seconds / steps * max(self.total - self.position.step, 0)
+        seconds, share = self.clock.here - self.set_up, self._share()
+        seconds_left = seconds * (1 - share) / max(share - self.begun_share, 1e-9)
         if self.clock.limit is not None:
             seconds_left = min(seconds_left, max(self.clock.limit - self.clock.here, 0.0))
         loss = self.loss
@@ -373,6 +379,7 @@ class Loop:
         return TrainingProgress(
             step=self.position.step,
             steps=self.total,
+            share=share,
             epoch=self.position.epoch,
             loss=loss,
             tokens_per_second=(self.position.tokens - self.begun.tokens)
@@ -380,8 +387,39 @@ class Loop:
             seconds_left=seconds_left,
         )
 
-    def _plan(self, epoch: int) -> list[Step]:
-        fabric = self.setting.fabric
-        return plan_epoch(
-            self.setting.train, self.training, epoch, fabric.global_rank, fabric.world_size
+    def _load_plan(self) -> None:
+        """Plan the steps of the current block, unless that is done."""
+        at = self.position.epoch, self.position.block
+        if self.planned == at:
+            return
+        block, fabric = self.blocks.at(*at), self.setting.fabric
+        self.stepper.enter(block)
+        order = at[0] * self.blocks.count + at[1]
+        self.plan = plan_epoch(
+            block.examples, self.training, order, fabric.global_rank, fabric.world_size
         )
+        self.planned = at
+
+    def _total(self) -> int | None:
+        """How many steps the training will have; None if an epoch has an unknown number."""
+        steps = self.training.steps
+        if self.blocks.count > 1:
+            return steps or None
+        self._load_plan()
+        epochs = len(self.plan) * self.training.epochs
+        return min(epochs, steps) if steps else epochs
+
+    def _epochs(self) -> float:
+        """How many epochs have been made, the current one in part."""
+        position, part = self.position, 0.0
+        if position.place:
+            self._load_plan()
+            part = position.place / len(self.plan)
+        return position.epoch + (position.block + part) / self.blocks.count
+
+    def _share(self) -> float:
+        """The share of the training that is done."""
+        shares = [self._epochs() / self.training.epochs]
+        if self.training.steps:
+            shares.append(self.position.step / self.training.steps)
+        return min(1.0, max(shares))

@@ -77,7 +77,8 @@ class Position:
     |------------|----------------------------------------------------------------------------|
     | `step`     | steps made                                                                 |
     | `epoch`    | the current epoch, from 0                                                  |
-    | `place`    | steps made within it                                                       |
+    | `block`    | the current block of its examples, from 0                                  |
+    | `place`    | steps made within that                                                     |
     | `tokens`   | target tokens seen                                                         |
     | `seconds`  | time spent                                                                 |
     | `best`     | what `Best.table` gave                                                     |
@@ -99,6 +100,7 @@ class Position:
     valid: int | None = None
     pending_tokens: int = 0
     threads: int = 0
+    block: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,9 +163,10 @@ def restore_optimiser(optimiser: Optimizer, tensors: Mapping[str, Tensor]) -> No
     optimiser.load_state_dict(optimiser.state_dict() | {"state": state})
 
 
-#: Settings of `[training]` that say where in the data a step is, what the optimiser remembers, or
+#: Settings that say where in the data a step is, what the optimiser remembers, or
 #: what the best so far are the best of.
 _HELD = (
+    "data.buffer",
     "training.seed",
     "training.batch_tokens",
     "training.batch_sentences",

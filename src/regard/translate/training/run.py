@@ -24,7 +24,7 @@ from regard.translate.training.folder import (
     average_files,
     event_writer,
 )
-from regard.translate.training.guidance import head_entry, new_guidance
+from regard.translate.training.guidance import head_entry
 from regard.translate.training.loop import Ending, Loop, TrainingSetup, Watcher
 from regard.translate.training.processes import new_fabric
 from regard.translate.training.resuming import (
@@ -44,6 +44,7 @@ from regard.translate.training.setup import (
     check_forcing,
     check_search,
     freeze_vectors,
+    new_blocks,
     put_vectors,
     set_up,
     summary,
@@ -146,17 +147,14 @@ def _train(
     if state is None:
         reports = put_vectors(config.vectors, setting.vocabularies, setting.model)
     freeze_vectors(config.vectors, setting.model)
-    position = Position(
-        ranks=fabric.world_size, data=fingerprint(setting.train), valid=fingerprint(setting.valid)
-    )
+    data = fingerprint(setting.train) if pairs.stream is None else pairs.stream.checksum
+    position = Position(ranks=fabric.world_size, data=data, valid=fingerprint(setting.valid))
     if state is not None:
         check_surroundings(state.position, position)
         position = replace(state.position, valid=position.valid)
     optimiser = new_optimiser(config.training.optimiser, setting.model)
-    guidance = None
-    if config.training.guidance.weight:
-        guidance = new_guidance(config.training.guidance, setting.model, setting.train)
-    stepper = Stepper(fabric, setting.model, optimiser, setting.train, config.training, guidance)
+    blocks = new_blocks(setting, pairs)
+    stepper = Stepper(fabric, setting.model, optimiser, setting.train, config.training)
     if state is None:
         seed_all(config.training.seed + fabric.global_rank)
     else:
@@ -169,7 +167,7 @@ def _train(
     pending = torch.zeros(0, dtype=torch.float64) if state is None else state.pending
     with _opened_logs(setting, position.step) as logs:
         loop = Loop(
-            setting, stepper, position, pending,
+            setting, stepper, blocks, position, pending,
             clock=clock, asked=asked, logs=logs, watcher=watcher,
         )  # fmt: skip
         ending = loop.run()

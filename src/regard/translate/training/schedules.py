@@ -7,36 +7,36 @@ import math
 from regard.translate.config import ForcingConfig, ScheduleConfig
 
 
-def rate_factor(config: ScheduleConfig, step: int, total: int, steps_per_epoch: int) -> float:
+def rate_factor(config: ScheduleConfig, step: int, total: int | None, epochs: float) -> float:
     """The factor of the learning rate at a step.
 
     >>> inverse = ScheduleConfig("inverse-square-root", warmup=100)
-    >>> [rate_factor(inverse, step, 1000, 50) for step in (0, 49, 99, 399)]
+    >>> [rate_factor(inverse, step, 1000, 0.0) for step in (0, 49, 99, 399)]
     [0.01, 0.5, 1.0, 0.5]
     >>> luong = ScheduleConfig("halving", halve_after=5.0)
-    >>> [rate_factor(luong, epoch * 50, 1000, 50) for epoch in (0, 4, 5, 6)]
+    >>> [rate_factor(luong, epoch * 50, 1000, epoch) for epoch in (0, 4, 5, 6)]
     [1.0, 1.0, 0.5, 0.25]
 
     Args:
         config: the schedule.
         step: how many steps have been made.
-        total: how many there will be.
-        steps_per_epoch: how many an epoch has.
+        total: how many there will be; None if that is not known, as `linear` and `cosine` need.
+        epochs: how many epochs have been made, the current one in part.
     """
     now = step + 1
     if now <= config.warmup:
         return now / config.warmup
-    after = min((now - config.warmup) / max(total - config.warmup, 1), 1.0)
     if config.name == "inverse-square-root":
         return math.sqrt(max(config.warmup, 1) / now)
+    if config.name == "halving":
+        past = epochs - config.halve_after
+        return 1.0 if past < 0 else 0.5 ** (math.floor(past / config.halve_every) + 1)
+    if total is None or config.name == "constant":
+        return 1.0
+    after = min((now - config.warmup) / max(total - config.warmup, 1), 1.0)
     if config.name == "linear":
         return 1 - (1 - config.floor) * after
-    if config.name == "cosine":
-        return config.floor + (1 - config.floor) * 0.5 * (1 + math.cos(math.pi * after))
-    if config.name == "halving":
-        past = step / steps_per_epoch - config.halve_after
-        return 1.0 if past < 0 else 0.5 ** (math.floor(past / config.halve_every) + 1)
-    return 1.0
+    return config.floor + (1 - config.floor) * 0.5 * (1 + math.cos(math.pi * after))
 
 
 def forcing_at(config: ForcingConfig, step: int) -> float:

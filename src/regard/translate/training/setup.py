@@ -12,10 +12,11 @@ from torch import nn
 from regard.errors import RegardError, ShapeError
 from regard.translate.checkpoint import Checkpoint, load_checkpoint, load_weights
 from regard.translate.config import Config, VectorsConfig
-from regard.translate.data import Examples, collate
+from regard.translate.data import Examples, Pair, collate
 from regard.translate.models.build import build_model
 from regard.translate.models.contract import TranslationModel
 from regard.translate.models.embeddings import Embeddings
+from regard.translate.training.blocks import Block, Blocks, StreamedBlocks, WholeBlock
 from regard.translate.training.corpus import (
     Pairs,
     Vocabularies,
@@ -23,6 +24,7 @@ from regard.translate.training.corpus import (
     within,
 )
 from regard.translate.training.folder import RunFolder
+from regard.translate.training.guidance import new_guidance
 from regard.translate.training.loop import TrainingSetup
 from regard.translate.training.resuming import Position, State, seed_all
 from regard.translate.training.schedules import least_forcing
@@ -85,12 +87,29 @@ def set_up(
     if start is not None:
         model.load_state_dict(start.model.state_dict())
     train, valid = (
-        _fitting(name, vocabularies.examples(split_pairs), model, config)
+        fitting(name, vocabularies.examples(split_pairs), model, config)
         for name, split_pairs in (("train", pairs.train), ("valid", pairs.valid))
     )
     if state is None and start is None:
         say_by_frequency(model, train)
     return TrainingSetup(fabric, config, folder, vocabularies, model, train, valid, pairs.valid)
+
+
+def new_blocks(setting: TrainingSetup, pairs: Pairs) -> Blocks:
+    """The training examples in blocks, aligned where a head is guided."""
+    model, training = setting.model, setting.config.training
+
+    def block(examples: Examples) -> Block:
+        guided = training.guidance.weight > 0
+        return Block(examples, new_guidance(training.guidance, model, examples) if guided else None)
+
+    def block_of(block_pairs: list[Pair]) -> Block:
+        examples = setting.vocabularies.examples(block_pairs)
+        return block(fitting("train", examples, model, setting.config))
+
+    if pairs.stream is None:
+        return WholeBlock(block(setting.train))
+    return StreamedBlocks(pairs.stream, training.seed, block_of)
 
 
 @torch.no_grad()
@@ -136,7 +155,7 @@ def _check_tie(config: Config, vocabularies: Vocabularies) -> None:
         )
 
 
-def _fitting(split: str, examples: Examples, model: TranslationModel, config: Config) -> Examples:
+def fitting(split: str, examples: Examples, model: TranslationModel, config: Config) -> Examples:
     """The examples that are not too long for the model; an error if there are none."""
     fitting = within(examples, model.longest_source)
     if not len(fitting):
@@ -185,8 +204,8 @@ def summary(setting: TrainingSetup, pairs: Pairs, position: Position) -> str:
         f"{pairs.report}\n"
         f"{_without_places(setting, pairs)}"
         f"{_known_already(pairs)}"
-        f"{len(setting.train):,} pairs to learn from, {len(setting.valid):,} to validate with, "
-        f"{len(pairs.test):,} to test with\n"
+        f"{_learned(setting, pairs)} pairs to learn from{_where(pairs)}, "
+        f"{len(setting.valid):,} to validate with, {len(pairs.test):,} to test with\n"
         f"{len(vocabularies.source):,} and {len(vocabularies.target):,} entries in the "
         "vocabularies\n"
         f"{setting.config.model.name} with {parameters:,} parameters, trained {begin} on "
@@ -209,14 +228,25 @@ def _about_losses(config: Config) -> str:
     return f"{text}, with {more}, which validation has not" if more else text
 
 
+def _learned(setting: TrainingSetup, pairs: Pairs) -> str:
+    return f"{len(setting.train) if pairs.stream is None else pairs.count:,}"
+
+
+def _where(pairs: Pairs) -> str:
+    """From how many files pairs are read, if they are read in every epoch."""
+    stream = pairs.stream
+    if stream is None:
+        return ""
+    files = "1 file" if len(stream.files) == 1 else f"{len(stream.files):,} files"
+    return f" (read from {files} in every epoch, {stream.buffer:,} at a time)"
+
+
 def _known_already(pairs: Pairs) -> str:
     """A warning if many validation sources are in the training data."""
-    learned = {pair.source for pair in pairs.train}
-    repeated = sum(pair.source in learned for pair in pairs.valid)
-    if repeated <= _MANY * len(pairs.valid):
+    if pairs.known <= _MANY * len(pairs.valid):
         return ""
     return (
-        f"{repeated:,} of {len(pairs.valid):,} validation sources are among the training pairs: "
+        f"{pairs.known:,} of {len(pairs.valid):,} validation sources are among the training pairs: "
         "their scores flatter\n"
     )
 
@@ -227,7 +257,8 @@ def _without_places(setting: TrainingSetup, pairs: Pairs) -> str:
     valid = len(pairs.valid) - len(setting.valid)
     if not train and not valid:
         return ""
+    sample = "" if pairs.stream is None else f"of a sample of {len(pairs.train):,} "
     return (
-        f"longer than model.longest ({setting.config.model.longest}), left out: {train:,} training "
-        f"pairs, {valid:,} validation pairs\n"
+        f"longer than model.longest ({setting.config.model.longest}), left out: {sample}{train:,} "
+        f"training pairs, {valid:,} validation pairs\n"
     )

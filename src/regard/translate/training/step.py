@@ -13,6 +13,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from regard.translate.config import OptimiserConfig, TrainingConfig
 from regard.translate.data import Batch, Examples, batches, collate
 from regard.translate.models.contract import TranslationModel
+from regard.translate.training.blocks import Block
 from regard.translate.training.guidance import Guidance
 from regard.translate.training.loss import last_cross_entropy
 
@@ -90,7 +91,7 @@ class Stepper:
         fabric: device, precision, distribution.
         model: the model.
         optimiser: its optimiser.
-        examples: the training examples.
+        examples: the training examples, of the first block.
         config: the `[training]` settings.
         guidance: what a head is taught besides.
     """
@@ -111,6 +112,10 @@ class Stepper:
         self.examples = examples
         self.config = config
         self.guidance = guidance
+
+    def enter(self, block: Block) -> None:
+        """Continue with the examples of a block, which steps then number."""
+        self.examples, self.guidance = block.examples, block.guidance
 
     def make(self, step: Step, rate: float, forcing: float) -> Tensor:
         """Perform a step; returns the loss of this process, summed over its tokens, as float64.
