@@ -10,7 +10,8 @@ from torch import nn
 
 import regard
 from regard.aggregate.statistics.head_statistics import FIGURES, head_statistics
-from regard.aggregate.statistics.report import TYPES, HeadRow, Report, head_type
+from regard.aggregate.statistics.head_types import NAMES, TYPES, head_types
+from regard.aggregate.statistics.report import HeadRow, Report
 from regard.cli import packaged
 from regard.errors import RegardError, UnavailableError
 from regard.mechanisms import DeltaRule, MultiHead
@@ -107,8 +108,15 @@ def test_permuting_heads_permutes_rows():
     assert [row.type for row in turned] == [plain[i].type for i in order.tolist()]
 
 
-def figures(**known: float) -> dict[str, float]:
-    return {**dict.fromkeys(FIGURES, 0.0), "evenness": 0.7, "positional": 0.5, **known}
+def figures(**known: float) -> dict[str, torch.Tensor]:
+    values = {**dict.fromkeys(FIGURES, 0.0), "evenness": 0.7, "positional": 0.5, **known}
+    return {name: torch.tensor([value, 0.0]) for name, value in values.items()}
+
+
+def head_type(*arguments) -> tuple[str, bool]:
+    """The type of the first of two heads."""
+    types = head_types(*arguments)
+    return NAMES[types.numbers[0]], bool(types.with_sink[0])
 
 
 @pytest.mark.parametrize(

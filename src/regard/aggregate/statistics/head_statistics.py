@@ -18,23 +18,19 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.nn import functional as F
 
 from regard.aggregate.sources import NO_TYPE, Layer, check_shares, layers_of
-from regard.aggregate.statistics.token_positions import Positions, positions_of
+from regard.aggregate.statistics.head_sums import RATIOS, SINK, Questions, RowSums
+from regard.aggregate.statistics.token_positions import positions_of
 from regard.errors import RegardError, ShapeError
 from regard.kernel.reduce import reduce
-from regard.kernel.reducers import Entropy, Offsets, ReceivedAttention, Repeats, WeightedSum
-from regard.kernel.reducers.base import Matrix, Reducer, Sum
+from regard.kernel.reducers.base import Reducer
 from regard.recipe import Edges, Recipe
 from regard.types import Kind, Shape
 
 _NOTHING = 0.01  # nats from even attention below which there is nothing to explain
-SINK = 0.4  #: share of a head's attention from which what receives it is a sink
 
 PerHead = Float[Tensor, " head"]
-PerQuery = Float[Tensor, "batch head query"]
-Keys = Bool[Tensor, "batch head key"]
 TileWalk = Callable[[Recipe, Sequence[Reducer]], Sequence[Tensor]]  #: such as `reduce`
 
 
@@ -135,26 +131,54 @@ def statistics_of(
         )
     positions = positions_of(layer, cross, tokens, real, special)
     graph = isinstance(recipe, Edges) and positions.tokens is None and not explicit
-    first = _Walk(recipe, positions, not (cross or graph), walk)
-    figures, received = _figures(first, window)
+    questions = Questions(positions, ordered=not (cross or graph))
+    asked = questions.reducers
+    answers = (walk or reduce)(recipe, list(asked.values()))
+    rows = RowSums(recipe, questions, dict(zip(asked, answers)))
+    sums = _of_batch(rows.sums(window) | {"aside": rows.aside()})
+    figures = figures_of(sums)
     if graph:
         figures["sink"] = figures["sink"] * math.nan
-    sinks = _sinks(first, received)
-    column_sums = first.answers["received"][:, :, 0]
-    figures["aside"] = (column_sums * sinks).sum((0, 2)) / first.number()
     rest = None
     if bool((figures["aside"] >= SINK).any()):
-        rest, _ = _figures(_Walk(recipe, positions, first.ordered, kept=~sinks), window)
-    copies = first.scores["induction"].found(first.shape.queries) if first.scores else None
+        kept = RowSums.of_kept(rows, ~rows.sinks())
+        rest = figures_of(_of_batch(kept.sums(window)))
+    copies = questions.scores["induction"].found(rows.shape.queries) if questions.scores else None
     return HeadStatistics(
         name=layer.name,
-        received=received,
-        offsets=_shares(first.answers["offsets"].sum(0)) if first.ordered else None,
-        queries=_count(positions.rows, first.shape),
-        repeats=0 if copies is None else _count(positions.rows & copies, first.shape),
+        received=rows.received,
+        offsets=_shares(sums["offsets"]) if questions.ordered else None,
+        queries=_count(positions.rows, rows.shape),
+        repeats=0 if copies is None else _count(positions.rows & copies, rows.shape),
         rest=rest,
         **figures,
     )
+
+
+def figures_of(
+    sums: Mapping[str, Float[Tensor, "*_"]], widths: Float[Tensor, " offset"] | None = None
+) -> dict[str, Float[Tensor, "*_"]]:
+    """Figures by name from sums of `RowSums.sums`, whose leading axes they keep; NaN of none.
+
+    Args:
+        sums: by name; those that were added up over examples are of all of them.
+        widths: how many offsets each place of `offsets` stands for; one when None.
+    """
+    nothing = torch.full_like(sums["rows"], math.nan)
+    figures = dict.fromkeys(FIGURES, nothing)
+    for name, number in RATIOS.items():
+        if name in sums:
+            figures[name] = sums[name] / sums[number]
+    even = sums["even"] / sums["rows"]
+    figures["evenness"] = figures["entropy"] / even
+    if "offsets" in sums:
+        square = sums["squared_distance"] / sums["mass"]
+        figures["spread"] = (square - figures["distance"].square()).clamp_min(0.0).sqrt()
+        narrower = _entropy(sums["even_offsets"], widths) - _entropy(sums["offsets"], widths)
+        rows = even - figures["entropy"]
+        share = (narrower / rows).clamp(0.0, 1.0)
+        figures["positional"] = torch.where(rows > _NOTHING, share, math.nan)
+    return figures
 
 
 def is_cross(layer: Layer) -> bool:
@@ -181,265 +205,21 @@ def layer_numbers(layers: Sequence[Layer]) -> tuple[list[int], bool]:
     return list(range(len(layers))), len(bases) == len(layers)
 
 
-class _Squares(Sum):
-    """Σⱼ Aᵢⱼ² of each row."""
-
-    needs_log_weights = False
-    stackable = True
-
-    def start(self, matrix: Matrix) -> None:
-        self.total = matrix.zeros(matrix.queries)
-
-    def tile(
-        self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
-    ) -> None:
-        assert weights is not None
-        self.total[..., rows] += torch.linalg.vector_norm(weights, dim=-1).square()
+def _of_batch(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: total.sum(0) for name, total in sums.items()}
 
 
-class _Kept(Reducer):
-    """Reducers that see no weight on some keys."""
-
-    stackable = True
-
-    def __init__(self, reducers: Sequence[Reducer], keys: Keys) -> None:
-        super().__init__()
-        self.reducers, self.keys = list(reducers), keys
-
-    def start(self, matrix: Matrix) -> None:
-        self.reducers = [reducer.started(matrix) for reducer in self.reducers]
-        own = matrix.own_head(self.keys).to(matrix.device, matrix.dtype)
-        self.own = own[..., None, :]  # (row, key), and what is stacked
-
-    def tile(
-        self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
-    ) -> None:
-        assert weights is not None
-        kept = weights * self.own[..., columns]
-        for reducer in self.reducers:
-            reducer.tile(rows, columns, log_weights, kept)
-
-    def merge(self, other: Any) -> None:
-        for reducer, twin in zip(self.reducers, other.reducers):
-            reducer.merge(twin)
-
-    def result(self) -> Any:
-        return tuple(reducer.result() for reducer in self.reducers)
+def _entropy(
+    total: Float[Tensor, "*_ offset"], widths: Float[Tensor, " offset"] | None
+) -> Float[Tensor, "*_"]:
+    """Of shares by offset; what lies in one place is spread evenly over the offsets there."""
+    shares = _shares(total)
+    terms: Tensor = torch.special.entr(shares)
+    return (terms if widths is None else terms + shares * widths.log()).sum(-1)
 
 
-class _Walk:
-    """One walk over the tiles of an attention, and means of its results, in float64.
-
-    With `kept`, the walk sees the weights on these keys alone, and a row counts as much as the
-    weight that it has there, so that means are shares of what is kept.
-    """
-
-    def __init__(
-        self,
-        recipe: Recipe,
-        positions: Positions,
-        ordered: bool,
-        walk: TileWalk | None = None,
-        kept: Keys | None = None,
-    ) -> None:
-        self.recipe, self.shape, self.positions = recipe, recipe.shape, positions
-        self.ordered = ordered  # whether a key can be before or after a query
-        self.kept = kept
-        vectors = [torch.ones_like(positions.keys), positions.is_first]
-        vectors += [] if positions.special is None else [positions.special]
-        #: (batch or 1, vector, key): 1 for every key, for the first one, for special ones
-        self.vectors = torch.stack(torch.broadcast_tensors(*vectors), 1)
-        self.scores: dict[str, Repeats] = {}
-        if ordered and positions.tokens is not None:
-            for after, name in enumerate(("duplicate", "induction")):
-                self.scores[name] = Repeats(positions.tokens, after, positions.ordinary)
-        self.answers = self._answers(recipe, walk or reduce)
-        self.mass = self.answers["sums"][:, :, 0]  # (batch, head, query)
-        self.counted = positions.rows[:, None] & (self.mass > 0)
-        self.row_weights = self.counted.double() if kept is None else self.counted * self.mass
-        #: of each row, divided by its sum
-        self.entropy = self.answers["entropy"] / _safe(self.mass) + _safe(self.mass).log()
-
-    def _answers(self, recipe: Recipe, walk: TileWalk) -> dict[str, Tensor]:
-        rows, dtype = self.positions.rows, recipe.dtype
-        reducers: dict[str, Reducer] = {
-            "entropy": Entropy(),
-            "squares": _Squares(),
-            "sums": WeightedSum(self.vectors[:, None].to(dtype)),
-            "received": ReceivedAttention(rows[:, None, None].to(dtype)),
-            **self.scores,
-        }
-        if self.ordered:
-            reducers["offsets"] = Offsets(rows, self.positions.keys)
-        asked = list(reducers.values())
-        if self.kept is None:
-            answers = walk(recipe, asked)
-        else:
-            answers = reduce(recipe, [_Kept(asked, self.kept)])[0]
-        return {name: answer.cpu().double() for name, answer in zip(reducers, answers)}
-
-    def number(self, where: Bool[Tensor, "*_ query"] | None = None) -> PerHead:
-        """How many rows count, of those in `where`, (query,) or more axes before it."""
-        return self._chosen(self.row_weights, where).sum((0, 2))
-
-    def mean(self, values: PerQuery, where: Bool[Tensor, "_ query"] | None = None) -> PerHead:
-        """Of sums of weights, over the rows that count, of those in `where`; NaN of none."""
-        where = None if where is None else where[:, None]
-        return self._chosen(values, where).sum((0, 2)) / self.number(where)
-
-    def average(self, values: PerQuery) -> PerHead:
-        """Of what does not grow with the weights, over the rows that count; NaN of none."""
-        return (self._chosen(values, None) * self.row_weights).sum((0, 2)) / self.number()
-
-    def _chosen(self, values: PerQuery, where: Bool[Tensor, "*_ query"] | None) -> PerQuery:
-        rows = self.counted if where is None else self.counted & where
-        return torch.where(rows, values, 0.0)
-
-    @property
-    def in_sight(self) -> Bool[Tensor, "batch_or_1 head_or_1 key"]:
-        """Keys that are real, and kept."""
-        real = self.positions.keys[:, None]
-        return real if self.kept is None else real & self.kept
-
-
-def _sinks(walk: _Walk, received: Float[Tensor, "batch head key"]) -> Keys:
-    """Special tokens, and keys that receive that much of a head's attention."""
-    special = walk.positions.special
-    keys = received >= SINK  # no comparison holds for NaN
-    return keys if special is None else keys | special[:, None]
-
-
-def _figures(
-    walk: _Walk, window: int
-) -> tuple[dict[str, PerHead], Float[Tensor, "batch head key"]]:
-    """Figures by name, and the mean weight that each key receives."""
-    answers, positions = walk.answers, walk.positions
-    received = answers["received"][:, :, 0] / walk.row_weights.sum(2, keepdim=True)
-    nothing = torch.full((walk.shape.heads,), math.nan, dtype=torch.float64)
-    sight = _Sight(walk)
-    figures = {
-        **dict.fromkeys(FIGURES, nothing),
-        "entropy": walk.average(walk.entropy),
-        "evenness": walk.average(walk.entropy) / sight.even(),
-        "effective": walk.average(walk.mass.square() / _safe(answers["squares"])),
-        "sink": walk.mean(answers["sums"][:, :, 1]),
-        "peak": received.amax(2).nanmean(0),
-    }
-    if positions.special is not None:
-        figures["special"] = walk.mean(answers["sums"][:, :, 2])
-    if walk.ordered:
-        figures |= _by_position(walk, window) | {"positional": _positional(walk, sight)}
-    for name, score in walk.scores.items():
-        figures[name] = walk.mean(answers[name], score.found(walk.shape.queries))
-    return figures, received
-
-
-def _by_position(walk: _Walk, window: int) -> dict[str, PerHead]:
-    """Figures that follow from the attention at each offset j − i."""
-    _, _, queries, keys = walk.shape
-    total = walk.answers["offsets"].sum(0)  # (head, offset)
-    zero = keys - 1  # index of offset 0
-    offset = (torch.arange(total.shape[1]) - zero).double()
-    distance = _shares(total) @ offset.abs()  # (head,)
-    variance = (_shares(total) * (offset.abs() - distance[:, None]).square()).sum(1)
-    padded = F.pad(walk.in_sight, (1, 1))[..., keys - queries :]  # from before the first query on
-    return {
-        "distance": distance,
-        "spread": variance.sqrt(),
-        "itself": total[:, zero] / walk.number(),
-        "previous": _at_offset(total, zero - 1) / walk.number(padded[..., :queries]),
-        "next": _at_offset(total, zero + 1) / walk.number(padded[..., 2:]),
-        "local": total[:, offset.abs() <= window].sum(1) / walk.number(),
-    }
-
-
-class _Sight:
-    """The keys each query could see: the real ones, up to itself where no head looks ahead; in a
-    graph those it has an edge to. Keys that are not kept are none of them."""
-
-    def __init__(self, walk: _Walk) -> None:
-        _, _, queries, keys = walk.shape
-        self.walk = walk
-        self.own = torch.arange(queries) + (keys - queries)  # the position of each query
-        self.first = walk.positions.first[:, None]  # (batch or 1, 1)
-        self.last = walk.positions.last[:, None]
-        if walk.ordered and not walk.answers["offsets"][..., keys:].any():
-            self.last = self.own[None]
-        number = (self.last - self.first + 1).expand(-1, queries).double()
-        self.number = number[:, None]  # (batch or 1, head or 1, query)
-        if isinstance(walk.recipe, Edges) and not walk.ordered:
-            self.number = _edges_by_query(walk.recipe)
-        if walk.kept is not None:
-            self.number = self.number - self._hidden()
-        self.number = self.number.clamp_min(1)
-
-    def _hidden(self) -> PerQuery:
-        """How many keys in sight of each query are not kept."""
-        assert self.walk.kept is not None
-        hidden = F.pad((~self.walk.kept).double().cumsum(2), (1, 0))
-        batch, heads, queries, _ = self.walk.shape
-        first, last = (
-            end[:, None].expand(batch, heads, queries) for end in (self.first, self.last + 1)
-        )
-        return hidden.gather(2, last) - hidden.gather(2, first)
-
-    def even(self) -> PerHead:
-        """Mean entropy of even attention to all keys in sight."""
-        return self.walk.average(self.number.log().expand_as(self.walk.entropy))
-
-    def offsets(self) -> Float[Tensor, "head offset"]:
-        """What even attention would put at each offset j − i.
-
-        Each row is a run of equal numbers: +1 where it begins, −1 where it ends, added up. Keys
-        that are not kept are taken out again.
-        """
-        batch, heads, queries, keys = self.walk.shape
-        runs = torch.zeros(heads, queries + keys, dtype=torch.float64)
-        share = self.walk.row_weights / self.number
-        for sign, end in ((1, self.first - self.own), (-1, self.last + 1 - self.own)):
-            index = (end + keys - 1).expand(batch, -1).flatten()
-            runs.index_add_(1, index, sign * share.transpose(0, 1).flatten(1))
-        offsets = runs.cumsum(1)[:, :-1]
-        if self.walk.kept is not None:
-            for example, head, key in (~self.walk.kept).nonzero().tolist():
-                first, last = (
-                    end.expand(batch, queries)[example] for end in (self.first, self.last)
-                )
-                seen = (first <= key) & (key <= last)
-                offsets[head].index_add_(0, key - self.own + keys - 1, -share[example, head] * seen)
-        return offsets.clamp_min(0.0)
-
-
-def _edges_by_query(recipe: Edges) -> PerQuery:
-    """How many edges each query has, absent ones left out."""
-    present = (recipe.edge_weights != 0).double()
-    numbers = present.new_zeros(recipe.shape[:3])
-    return numbers.scatter_add_(2, recipe.query_index.expand(present.shape), present).cpu()
-
-
-def _positional(walk: _Walk, sight: _Sight) -> PerHead:
-    """How much narrower than even attention the offsets are, over how much narrower rows are."""
-    rows = sight.even() - walk.average(walk.entropy)
-    offsets = _entropy(sight.offsets()) - _entropy(walk.answers["offsets"].sum(0))
-    return torch.where(rows > _NOTHING, (offsets / rows).clamp(0.0, 1.0), math.nan)
-
-
-def _entropy(total: Float[Tensor, "head offset"]) -> PerHead:
-    terms: Tensor = torch.special.entr(_shares(total))
-    return terms.sum(1)
-
-
-def _shares(total: Float[Tensor, "head offset"]) -> Float[Tensor, "head offset"]:
-    return total / total.sum(1, keepdim=True)
-
-
-def _at_offset(total: Float[Tensor, "head offset"], index: int) -> PerHead:
-    """The attention at one offset; 0 where there is none in so short a sequence."""
-    return total[:, index] if 0 <= index < total.shape[1] else torch.zeros_like(total[:, 0])
-
-
-def _safe(values: Tensor) -> Tensor:
-    return torch.where(values > 0, values, 1.0)
+def _shares(total: Float[Tensor, "*_ offset"]) -> Float[Tensor, "*_ offset"]:
+    return total / total.sum(-1, keepdim=True)
 
 
 def _count(rows: Bool[Tensor, "_ query"], shape: Shape) -> int:

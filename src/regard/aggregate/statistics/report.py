@@ -15,16 +15,26 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from html import escape
-from typing import Any, NamedTuple
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
 
 from regard.aggregate.sources import Layer, check_one_pass, has_both, has_shares, layers_of
 from regard.aggregate.statistics.head_statistics import (
     FIGURES,
-    SINK,
     HeadStatistics,
     is_guess,
     layer_numbers,
     statistics_of,
+)
+from regard.aggregate.statistics.head_types import (
+    NAMES,
+    REPEATS,
+    TYPES,
+    WITH_SINK,
+    HeadTypes,
+    head_types,
 )
 from regard.errors import RegardError
 from regard.recipe import Edges
@@ -32,41 +42,6 @@ from regard.record import Trace, forms
 from regard.record.table import html_list, html_table, text_table
 from regard.types import Kind
 
-SHARE = 0.4  #: of the attention on one thing, from which a head is named after it
-EVEN = 0.85  #: evenness from which a head is broad
-LOCAL = 0.6  #: of the attention within the window, from which a head is local
-POSITIONAL = 0.6  #: share that relative position explains, from which a head is positional
-CONTENT = 0.3  #: the same share, and the largest of one key, up to which a head follows content
-SHARP = 0.6  #: evenness up to which a head is sharp
-REPEATS = 10  #: queries with an earlier copy, from which induction can be told
-REST = 0.1  #: of the attention left without the sink, from which it is given a type
-WITH_SINK = "with a sink"  #: said of a head whose type is that of the rest of its attention
-
-
-class Type(NamedTuple):
-    """How heads of a type are shown."""
-
-    sign: str  #: stands for it in a grid
-    figure: str  #: ranks its heads
-    least: bool = False  #: whether those with the least come first
-
-
-TYPES = {
-    "previous": Type("p", "previous"),
-    "next": Type("n", "next"),
-    "self": Type("o", "itself"),
-    "induction": Type("i", "induction"),
-    "duplicate": Type("d", "duplicate"),
-    "broad": Type("b", "evenness"),
-    "special": Type("*", "special"),
-    "sink": Type("s", "peak"),
-    "local": Type("l", "local"),
-    "positional": Type("+", "positional"),
-    "content": Type("c", "evenness", least=True),
-    "sharp": Type("!", "evenness", least=True),
-    "mixed": Type("·", "evenness"),
-}
-_SINKS = ("sink", "special")
 _SHORT = 40  # heads up to which every one is printed
 _FEW = 3  # heads of each type printed of a longer report
 _HEADINGS = {
@@ -273,46 +248,6 @@ class Report:
         return lines
 
 
-def head_type(
-    figures: Mapping[str, float], repeats: int = 0, rest: Mapping[str, float] | None = None
-) -> tuple[str, bool]:
-    """The type of a head in one word, and whether a sink was set aside for it.
-
-    Args:
-        figures: by name, as in `HeadStatistics`.
-        repeats: how many queries `induction` and `duplicate` are the mean of.
-        rest: the same figures of what does not go to a sink.
-    """
-    whole = _type(figures, repeats)
-    if rest is None or figures["aside"] < SINK or whole == "broad":
-        return whole, False
-    beside = _type(rest, repeats) if figures["aside"] <= 1 - REST else "broad"
-    if beside in ("broad", "sink"):  # nothing else, or a second sink
-        return whole if whole in _SINKS else "sink", False
-    return beside, True
-
-
-def _type(figures: Mapping[str, float], repeats: int) -> str:
-    """The first rule that holds; no comparison does for NaN."""
-    patterns = {"previous": "previous", "next": "next", "self": "itself"}
-    if repeats >= REPEATS:
-        patterns |= {"induction": "induction", "duplicate": "duplicate"}
-    strong = {name: figures[f] for name, f in patterns.items() if figures[f] >= SHARE}
-    if strong:
-        return max(strong, key=strong.__getitem__)
-    sharp = figures["evenness"] <= SHARP
-    rules = {
-        "broad": figures["evenness"] >= EVEN,
-        "special": figures["special"] >= SHARE and figures["sink"] < figures["special"] / 2,
-        "sink": figures["peak"] >= SHARE,
-        "local": figures["local"] >= LOCAL,
-        "positional": figures["positional"] >= POSITIONAL,
-        "content": sharp and max(figures["positional"], figures["peak"]) <= CONTENT,
-        "sharp": sharp and math.isnan(figures["positional"]),
-    }
-    return next((name for name, holds in rules.items() if holds), "mixed")
-
-
 def head_rows(statistics: HeadStatistics) -> list[HeadRow]:
     """A row for each head of a layer."""
     return list(_rows(0, statistics))
@@ -340,14 +275,20 @@ def _layers(attention: Any, part: str | None, names: list[str], **options: Any) 
     return layers_of(list(attention), **options)
 
 
+def rows_of(
+    layer: int, name: str, types: HeadTypes, figures: Mapping[str, Float[Tensor, " head"]]
+) -> Iterator[HeadRow]:
+    """A row for each head of a layer."""
+    columns = {figure: figures[figure].tolist() for figure in FIGURES}
+    for head, (number, with_sink) in enumerate(zip(*(column.tolist() for column in types))):
+        own = {figure: column[head] for figure, column in columns.items()}
+        yield HeadRow(layer, head, name, NAMES[number], with_sink, **own)
+
+
 def _rows(layer: int, statistics: HeadStatistics) -> Iterator[HeadRow]:
-    columns = {name: getattr(statistics, name).tolist() for name in FIGURES}
-    beside = {name: column.tolist() for name, column in (statistics.rest or {}).items()}
-    for head in range(len(statistics.entropy)):
-        figures = {name: column[head] for name, column in columns.items()}
-        rest = {name: column[head] for name, column in beside.items()} or None
-        named, with_sink = head_type(figures, statistics.repeats, rest)
-        yield HeadRow(layer, head, statistics.name, named, with_sink, **figures)
+    figures = {name: getattr(statistics, name) for name in FIGURES}
+    types = head_types(figures, statistics.repeats, statistics.rest)
+    return rows_of(layer, statistics.name, types, figures)
 
 
 def _notes(statistics: Sequence[HeadStatistics], layers: Sequence[Layer]) -> list[str]:
