@@ -35,13 +35,13 @@ def write_ctranslate2(checkpoint: Checkpoint, folder: Path) -> None:
     model, shape = transformer_of(checkpoint)
     spec = _specification(library, model, shape, _alignment_layer(checkpoint, model))
     _fill_ends(spec, model)
-    for their_block, block in zip(spec.encoder.layer, model.encoder_blocks):
-        _fill_attention(their_block.self_attention, block.self_attention, 3)
-        _fill_feed_forward(their_block.ffn, block.feed_forward)
-    for their_block, block in zip(spec.decoder.layer, model.decoder_blocks):
-        _fill_attention(their_block.self_attention, block.self_attention, 3)
-        _fill_attention(their_block.attention, block.cross_attention, 1)
-        _fill_feed_forward(their_block.ffn, block.feed_forward)
+    for their_block, encoder_block in zip(spec.encoder.layer, model.encoder_blocks):
+        _fill_attention(their_block.self_attention, encoder_block.self_attention, 3)
+        _fill_feed_forward(their_block.ffn, encoder_block.feed_forward)
+    for their_block, decoder_block in zip(spec.decoder.layer, model.decoder_blocks):
+        _fill_attention(their_block.self_attention, decoder_block.self_attention, 3)
+        _fill_attention(their_block.attention, decoder_block.cross_attention, 1)
+        _fill_feed_forward(their_block.ffn, decoder_block.feed_forward)
     vocabularies = {"source": checkpoint.source, "target": checkpoint.target}
     spec.register_source_vocabulary(checkpoint.source.pieces(range(len(checkpoint.source))))
     spec.register_target_vocabulary(checkpoint.target.pieces(range(len(checkpoint.target))))
