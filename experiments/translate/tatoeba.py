@@ -5,7 +5,7 @@
 writes train.tsv, valid.tsv and test.tsv: 1000 distinct English sentences to validate with, 2000 to
 test with, and the rest; with `--reverse` from French to English, without the pairs whose French
 side is held out. What people type is not what these sentences are like, so the pairs to learn from
-are changed; everything comes from Tatoeba but the names:
+are changed; everything comes from Tatoeba but the names, and the frames of `frames.py`:
 
 - Nearly all begin with a capital and end with a mark. Some lose either, some are all small, or in
   quotes; apostrophes, and the spaces before French marks, are written in several ways.
@@ -14,6 +14,7 @@ are changed; everything comes from Tatoeba but the names:
 - Few have one to three words, and people greet first: these come several times. What stands before
   the first comma ("Yes", "Oui"), and phrases that a statistical aligner links, become pairs.
 - Few have more than twelve words: one in eight comes once more with another pair behind it.
+- Few have dates, prices, titles with surnames, or what somebody says: frames are filled with them.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+from frames import Texts, calendar, framed, marks_of_language, said
 
 from regard.files import write_text
 from regard.translate.alignment.statistical import statistical_links
@@ -45,8 +48,9 @@ DATA = DataConfig(
     longest=40,
 )
 
-COPIES = {1: 24, 2: 6, 3: 2}  # how often a source of so many words comes
-JOINED = 8  # one in so many
+COPIES = {1: 36, 2: 12, 3: 5, 4: 2}  # how often a source of so many words comes
+JOINED, SAID = 8, 12  # one in so many
+FRAMED, CALENDAR_COPIES = 6000, 40
 RENAMED, RENUMBERED = 2, 5  # one in so many of those with a name; copies of those with a number
 NAME_PAIRS = 5  # pairs in which both sides write a word alike that makes it a name
 SEGMENT_PAIRS, SEGMENT_COPIES = 3, 24  # pairs that begin with the same two segments
@@ -81,10 +85,10 @@ _NUMBERS = {
     "twelve": "douze", "fifteen": "quinze", "twenty": "vingt", "thirty": "trente",
     "forty": "quarante", "fifty": "cinquante",
 }  # fmt: skip
+#: as people write them; the first are those of English and French translations
+_QUOTES = (('"', '"'), ("« ", " »"), ('"', '"'), ("'", "'"), ("“", "”"), ("«", "»"))
 _WORD = re.compile(r"[^\W\d_]+(?:[-'’][^\W\d_]+)*")
 _VOWELS = "aeiouyhéèàâêîôû"
-
-Texts = tuple[str, str]  #: English and French, in this order, whatever is translated to what
 
 
 def names_of(pairs: Sequence[Texts]) -> set[str]:
@@ -190,7 +194,7 @@ class Typist:
 
     def typed(self, texts: Texts, chooser: random.Random) -> Texts:
         """English and French."""
-        changed = list(texts)
+        changed = list(marks_of_language(texts, self.source))
         if texts[0].endswith("!") and texts[1].endswith("!") and chooser.random() < 1 / 3:
             changed = [text[:-1].rstrip() + "." for text in changed]
         if chooser.random() < 1 / 7:
@@ -203,10 +207,11 @@ class Typist:
         elif kind < 0.12:
             changed = [text[:1].lower() + text[1:] for text in changed]
         elif kind < 0.14:
-            mark = chooser.choice(['""', '""', "''", "“”", "«»"])
-            changed = [f"{mark[0]}{text}{mark[1]}" for text in changed]
-        elif kind < 0.15 and len(changed[0].split()) == 1:
-            changed = [f'"{text}"' for text in changed]
+            marks = {
+                self.source: chooser.choice(_QUOTES),
+                1 - self.source: _QUOTES[1 - self.source],
+            }
+            changed = [marks[side][0] + text + marks[side][1] for side, text in enumerate(changed)]
         elif kind < 0.153:
             sign = chooser.choice(["🙂", "😀", "❤️", "👍", ":)", ":-)"])
             changed = [f"{text} {sign}" for text in changed]
@@ -328,6 +333,15 @@ def to_learn_from(pairs: list[Texts], source: int) -> Iterator[Texts]:
         if chooser.randrange(JOINED) == 0:
             after = [pairs[chooser.randrange(len(pairs))] for _ in range(chooser.choice([1, 1, 2]))]
             yield typist.typed(tuple(" ".join(side) for side in zip(texts, *after)), chooser)  # type: ignore[arg-type]
+        if chooser.randrange(SAID) == 0 and len(texts[source].split()) <= 10:
+            quoted = said(texts, source, chooser)
+            if quoted is not None:
+                yield typist.typed(quoted, chooser)
+    chooser = random.Random(3)
+    for _ in range(FRAMED):
+        yield typist.typed(framed(chooser), chooser)
+    for texts in [*calendar()] * CALENDAR_COPIES:
+        yield typist.typed(as_typed(texts, chooser), chooser)
     for texts in segments(pairs):
         chooser = random.Random(hash_value("\t".join(texts), 2))
         for _ in range(SEGMENT_COPIES):
