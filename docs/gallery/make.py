@@ -92,8 +92,8 @@ PICTURES = [
 SENTENCE = "She has a black cat."
 TRANSLATION = ("translation", "view=lines&limit=threshold:0.1", (1100, 560), "light")
 LARGEST = 200_000  # bytes of a picture that keeps all its colours
-THUMBNAIL = (480, 560), 300  # size of the page, and width of the picture of what its view shows
-HIDDEN = ".matrix-zoom, .map-finding { visibility: hidden }"  # in thumbnails
+THUMBNAIL = (480, 760), 300  # size of the page, and width of the picture of what its view shows
+HIDDEN = ".matrix-zoom, .image-panel { visibility: hidden }"  # in thumbnails
 
 
 def screenshots() -> None:
@@ -182,7 +182,7 @@ def shrink(path: Path, width: int | None) -> None:
     if width is not None:
         ground = Image.new("RGB", image.size, image.getpixel((0, 0)))
         left, top, right, bottom = ImageChops.difference(image, ground).getbbox()
-        image = image.crop((max(0, left - 8), max(0, top - 8), right + 8, bottom + 8))
+        image = image.crop((left, top, right, bottom))
         image = image.resize((width, round(image.height * width / image.width)))
     image.save(path, optimize=True)
     if path.stat().st_size > LARGEST:
