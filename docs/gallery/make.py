@@ -77,13 +77,14 @@ def make(everything: bool) -> None:
             print(f"{name}.html: {size / 1e6:.2f} MB in {time.perf_counter() - start:.1f} s")
 
 
-# -- screenshots: name of the picture, page, view, size in pixels, theme
+# -- screenshots: name of the picture, page, view (None: that of the gallery), size in pixels, theme
 
-FOUND = "view=map&special=hidden&sort=pair&pair=10,2"  # what "it" gives "animal"
+FOUND = "view=map&unit=words&special=hidden&sort=pair&pair=10,2"  # what "it" gives "animal"
+LINES = "view=lines&layer=3&head=1&unit=words&selected=8&pinned=true"
 PICTURES = [
-    ("viewer-map", "encoder", "view=map", (1280, 740), "light"),
+    ("viewer-map", "encoder", "view=map&unit=words", (1280, 740), "light"),
     ("viewer-find", "encoder", FOUND, (1280, 560), "light"),
-    ("viewer-lines", "encoder", "view=lines", (1100, 760), "light"),
+    ("viewer-lines", "encoder", LINES, (1100, 760), "light"),
     ("viewer-matrix", "speech", None, (1100, 600), "light"),
     ("viewer-image", "vision", None, (1100, 720), "dark"),
 ]
@@ -91,7 +92,8 @@ PICTURES = [
 SENTENCE = "She has a black cat."
 TRANSLATION = ("translation", "view=lines&limit=threshold:0.1", (1100, 560), "light")
 LARGEST = 200_000  # bytes of a picture that keeps all its colours
-THUMBNAIL = (560, 600), 300  # size of the page, and width of the picture of its view
+THUMBNAIL = (480, 760), 300  # size of the page, and width of the picture of what its view shows
+HIDDEN = ".matrix-zoom, .image-panel { visibility: hidden }"  # in thumbnails
 
 
 def screenshots() -> None:
@@ -104,8 +106,8 @@ def screenshots() -> None:
     ):
         browser = playwright.chromium.launch(executable_path=chromium())
         for picture, name, view, size, theme in PICTURES:
-            shown = re.sub(r"view=\w+", view, fragment(name)) if view else fragment(name)
-            photograph(browser, f"{address}/{name}.html#{shown}", picture, size, theme)
+            shown = f"{address}/{name}.html#{view or fragment(name)}"
+            photograph(browser, shown, picture, size, theme)
         size, width = THUMBNAIL
         for name in NAMES:
             address_of_view = f"{address}/{name}.html#{fragment(name)}"
@@ -133,12 +135,16 @@ def photograph(
 ) -> None:
     """A picture of a page; if a width is given, one of its view alone, scaled to that."""
     width, height = size
-    screen = browser.new_page(viewport={"width": width, "height": height}, color_scheme=theme)
+    viewport = {"width": width, "height": height}
+    screen = browser.new_page(viewport=viewport, color_scheme=theme, bypass_csp=True)
     screen.goto(address)
     screen.wait_for_selector("html[data-ready='1']")
     screen.wait_for_timeout(500)
     path = ROOT / "docs/images" / f"{picture}.png"
-    (screen if narrowed is None else screen.get_by_role("tabpanel")).screenshot(path=path)
+    if narrowed is None:
+        screen.screenshot(path=path)
+    else:
+        screen.get_by_role("tabpanel").screenshot(path=path, style=HIDDEN)
     shrink(path, narrowed)
     screen.close()
     print(f"{path.relative_to(ROOT)}: {path.stat().st_size / 1e3:.0f} kB")
@@ -167,12 +173,16 @@ def served() -> Iterator[str]:
 
 
 def shrink(path: Path, width: int | None) -> None:
-    """A smaller file of the same picture; one that is still large gets 256 colours."""
-    from PIL import Image
+    """A smaller file of the same picture; one that is still large gets 256 colours. If a width is
+    given, without the empty ground around what is shown, and scaled to that."""
+    from PIL import Image, ImageChops
 
     with Image.open(path) as opened:
         image = opened.convert("RGB")
     if width is not None:
+        ground = Image.new("RGB", image.size, image.getpixel((0, 0)))
+        left, top, right, bottom = ImageChops.difference(image, ground).getbbox()
+        image = image.crop((left, top, right, bottom))
         image = image.resize((width, round(image.height * width / image.width)))
     image.save(path, optimize=True)
     if path.stat().st_size > LARGEST:

@@ -5307,6 +5307,7 @@
       this.due = { base: 0, above: 0, store: 0 };
       this.stopGestures = watchGestures(this.overlay, this.gestures());
       this.measure();
+      this.clear();
     }
     zoomButtons() {
       const button = (name, label, action) => createIconButton(`zoom-${name}`, name, label, action);

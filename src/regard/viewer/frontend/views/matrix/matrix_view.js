@@ -53,6 +53,7 @@ class MatrixView {
     this.due = { base: 0, above: 0, store: 0 };
     this.stopGestures = watchGestures(this.overlay, this.gestures());
     this.measure();
+    this.clear(); // it is black until then
   }
 
   zoomButtons() {
