@@ -259,7 +259,7 @@ def test_a_trace_saves_the_captured_pass_and_knows_words() -> None:
 
 REFUSED: list[tuple[Change, type[Exception], str]] = [
     (forbid(where="layer.9*"), RegardError, "where='layer.9*' matches none of 2 sites; near: '0'"),
-    (forbid(keys=17), RegardError, "changed nothing: its sites ran, but it selects none"),
+    (forbid(keys=17), RegardError, "it selects none of the 6 queries and 6 keys of '1'"),
     (silence(heads=7), ShapeError, "heads=7: 7 at '0', expected a number from 0 to 3"),
     (silence(heads=[1, 4]), ShapeError, "4 at '0', expected a number from 0 to 3: it has 4 heads"),
     (forbid(keys="cat"), RegardError, "the tokens are not known"),
@@ -312,17 +312,52 @@ def test_arguments_are_checked_at_once() -> None:
         (lambda: replace("next"), "replace('next'): expected a tensor, a trace or"),
         (lambda: allow(torch.ones(1, 1, 2, 2)), "a mask of torch.float32, expected torch.bool"),
         (lambda: silence(heads="all"), "heads='all': expected a number or several"),
+        (lambda: silence(heads=[]), "heads=[]: expected at least one"),
+        (lambda: bias(float("nan")), "bias(nan): it holds NaN"),
+        (lambda: multiply(-1.0), "a factor is -1, expected at least 0, as rows are divided"),
         (lambda: regard.edit(stack(), "forbid"), "edit: 'forbid', expected a change"),
+        (lambda: regard.edit(stack(), [silence()]), "each by itself, as regard.edit(model, *ch"),
+        (lambda: regard.edit(stack(), silence), "as silence(...)"),
         (lambda: regard.edit(3, silence()), "edit: int, expected a module"),
     ):
         with pytest.raises(RegardError, match=re.escape(text)):
             make()
 
 
+def test_tokens_without_the_special_ones_are_refused() -> None:
+    model, tokens = stack(), [f"w{i}" for i in range(4)]
+    said = "tokens=: 4 of them, but '0' has 6 keys; expected one for each position, special"
+    edit = regard.edit(model, forbid(keys="w1"), tokens=tokens)
+    with pytest.raises(ShapeError, match=re.escape(said)), edit:
+        model(X)
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_sweeps_say_what_they_expect() -> None:
+    model, metric = stack(), lambda output: output[0, -1, 0]
+    edges = {"last to first": (-1, 0)}
+    for run, text in (
+        (lambda: regard.patch(model, "a", "b", metric=metric), "inputs: 'a', expected a tensor"),
+        (lambda: regard.patch(model, X, X[:, :5], metric=metric), "expected inputs of one length"),
+        (lambda: regard.patch(model, X, X, metric=metric), "on both inputs, so nothing tells"),
+        (lambda: regard.knockout(model, X, [(1, 2)], metric=metric), "edges=[(1, 2)], expected"),
+        (lambda: regard.knockout(model, X, {"a": 3}, metric=metric), "edges={'a': 3}, expected"),
+        (lambda: regard.knockout(model, X, edges, metric=str), "expected one number"),
+        (lambda: regard.knockout(model, X, edges, metric=lambda o: o[0]), "of shape (6, 16)"),
+        (lambda: regard.knockout(model, X, edges, metric=metric, window=0), "window=0, expected"),
+    ):
+        with pytest.raises(RegardError, match=re.escape(text)):
+            run()
+
+
 def test_a_model_that_did_not_run() -> None:
     edit = regard.edit(stack(), silence())
     with pytest.raises(RegardError, match="no module of the model was called"), edit:
         pass
+    linear = nn.Sequential(nn.Linear(16, 16))
+    with pytest.raises(RegardError, match="has no attention that can be seen"), torch.no_grad():  # noqa: SIM117
+        with regard.edit(linear, silence()):
+            linear(X)
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
@@ -344,7 +379,8 @@ def test_what_cannot_be_edited_is_refused() -> None:
 
     for model, change, text in (
         (Spelled(), scale(2.0), "spelled with exp and sum"),
-        (Jagged(), scale(2.0), "none of them attends"),
+        (Jagged(), scale(2.0), "'Jagged' .* cannot be changed: its tensors are nested"),
+        (nn.Sequential(Attention(), Jagged()), scale(2.0), "'1' .* its tensors are nested"),
         (stack(fused=False), replace_values(torch.zeros(1, 1, 1, 4)), "writes its softmax itself"),
     ):
         with (

@@ -31,6 +31,7 @@ class AttentionCall(NamedTuple):
     device: torch.device
     words: Words = Words()
     gathered: bool = False  # every query has keys of its own, so keys have no positions
+    opening: bool = False  # in the first pass of a block
 
     @property
     def n_queries(self) -> int:

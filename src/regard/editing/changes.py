@@ -407,12 +407,27 @@ def _checked(change: Change) -> Change:
             )
         if isinstance(amount, Tensor) and not amount.is_floating_point():
             raise DtypeError(f"{change.name}(): a tensor of {amount.dtype}, expected floats")
+        _check_numbers(change, amount)
     heads = change.heads
     if heads is not None and not isinstance(heads, int):
         if isinstance(heads, str) or not isinstance(heads, Iterable):
             raise RegardError(f"heads={heads!r}: expected a number or several")
         object.__setattr__(change, "heads", list(heads))
+        if not change.heads:
+            raise RegardError(f"heads={heads!r}: expected at least one; leave it out for all")
     return change
+
+
+def _check_numbers(change: Change, amount: Tensor | float) -> None:
+    """Refuse numbers that leave no weights."""
+    numbers = torch.as_tensor(amount).detach()
+    if bool(numbers.isnan().any()):
+        raise RegardError(f"{change.name}({_text(amount)}): it holds NaN, expected numbers")
+    if isinstance(change, WeightFactor) and change.renormalise and bool((numbers < 0).any()):
+        raise RegardError(
+            f"multiply({_text(amount)}): a factor is {float(numbers.min()):g}, expected at least "
+            "0, as rows are divided by their sums; renormalise=False takes negative ones"
+        )
 
 
 _NAMES: dict[type, str] = {

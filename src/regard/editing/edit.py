@@ -89,9 +89,12 @@ class edit:  # a context manager is written like a function
             )
         for change in changes:
             if not isinstance(change, Change):
-                raise RegardError(
-                    f"edit: {change!r}, expected a change of regard.editing, as forbid(keys=0)"
-                )
+                hint = "as forbid(keys=0)"
+                if isinstance(change, list | tuple):
+                    hint = "each by itself, as regard.edit(model, *changes)"
+                elif callable(change):
+                    hint = f"as {getattr(change, '__name__', 'forbid')}(...)"
+                raise RegardError(f"edit: {change!r}, expected a change of regard.editing, {hint}")
         if like is not None and not isinstance(like, Trace):
             raise RegardError(f"edit: like={type(like).__name__}, expected a trace")
         words = None if tokens is None else checked_tokens(tokens, "edit: tokens=")
@@ -130,14 +133,15 @@ class edit:  # a context manager is written like a function
 
 def _nothing(session: EditSession, number: int, change: Change) -> str:
     """Why a change touched nothing."""
+    if not session.passes:
+        return f"{change}: changed nothing: no module of the model was called in the block"
     if number not in session.matched:
-        if not session.sites.sites:
-            return (
-                f"{change}: changed nothing: no module of the model was called in the block, or "
-                "none of them attends"
-            )
         return session.no_match(number)
+    call = session.missed.get(number)
+    if call is None:
+        return f"{change}: changed nothing: its sites did not run in the block"
     return (
-        f"{change}: changed nothing: its sites ran, but it selects none of their queries or keys; "
-        "positions are absolute, from 0, and negative ones count from the last so far"
+        f"{change}: changed nothing: it selects none of the {call.n_queries} queries and "
+        f"{call.n_keys} keys of '{call.site.name}'; positions are absolute, from 0, and negative "
+        "ones count from the last so far"
     )

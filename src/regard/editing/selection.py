@@ -154,14 +154,21 @@ def _spelled(words: Any, call: AttentionCall, axis: int) -> Tensor:
     size = call.shape[axis]
     if tokens is None:
         raise RegardError(
-            f"{name}={words!r}: a word, but the tokens are not known; give regard.edit(tokens=...) "
-            "or like= a trace that was captured with tokens="
+            f"{name}={words!r}: a word, but the tokens are not known; give tokens=, as "
+            "regard.edit(..., tokens=[...]), or like= a trace that was captured with tokens="
         )
     examples = list(tokens) if nested(tokens) else [tokens]
     if len(examples) not in (1, call.shape.batch):
         raise ShapeError(
             f"tokens=: {len(examples)} lists of words, expected 1 or {call.shape.batch}, the batch "
             f"at '{call.site.name}'"
+        )
+    length = call.n_queries if axis == 2 else call.n_keys
+    longest = max(map(len, examples))
+    if call.opening and longest < length:
+        raise ShapeError(
+            f"tokens=: {longest} of them, but '{call.site.name}' has {length} {name}; expected one "
+            "for each position, special tokens and padding too"
         )
     asked = [words] if isinstance(words, str) else list(words)
     marked = torch.zeros(len(examples), size, dtype=torch.bool, device=call.device)

@@ -86,11 +86,15 @@ class EditSession:
         self.like = like
         self.block = Block()
         self.touched: Counter[Touch] = Counter()
+        self.missed: dict[
+            int, AttentionCall
+        ] = {}  # by number, a call of which a change has nothing
         self.matched: set[int] = set()  # numbers of changes whose `where` matched a site
         self.in_checkpoints = 0  # changed calls that a backward pass will run again
         self.recomputed = 0
         self._wanted: dict[Any, tuple[int, ...]] = {}
-        self._checked = 0
+        self._checked = 0  # how many sites there were when they were last checked
+        self.passes = 0  # outermost calls
         self._stack = ExitStack()
         self._closed = True
         self.number = next(_numbers)  # outer blocks come first
@@ -148,6 +152,7 @@ class EditSession:
                 "its attention cannot be changed"
             )
         follow_compiler()
+        self.passes += 1
         current = Pass(self, _cached_positions((args, kwargs)))
         _here.passes = (*passes, current)
         try:
@@ -273,14 +278,17 @@ class _Planner:
                 like.device,
                 session.words_of.get(site.path, session.words),
                 gathered,
+                session.passes == 1,
             )
             plan = plan or Plan(call)
             for number in numbers:
                 change = session.changes[number]
                 selection = select(call, change.heads, change.queries, change.keys)
-                if selection is not None:
-                    change.extend(plan, selection, call)
-                    session.touched[Touch(number, site.base)] += 1
+                if selection is None:
+                    session.missed[number] = call
+                    continue
+                change.extend(plan, selection, call)
+                session.touched[Touch(number, site.base)] += 1
         if plan is None:
             return None
         plan.simplify()
@@ -332,6 +340,9 @@ def _softmax(planner: _Planner, arguments: Any) -> Tensor | None:
     current, site = planner.here[0]
     line = (site.path, site.source)
     axes = current.session.sites.axes(line)
+    if arguments["self"].is_nested:
+        planner.refuse("its tensors are nested")
+        return None
     dim = arguments["dim"]
     rank = arguments["self"].dim()
     fits = axes is not None and rank == len(axes.dims) and dim % rank == axes.dim

@@ -130,8 +130,15 @@ def knockout(
     """
     if window < 1:
         raise RegardError(f"knockout: window={window}, expected a number of sites from 1")
-    if not edges:
-        raise RegardError("knockout: edges={}, expected {'last → subject': (-1, [2, 3])}")
+    if (
+        not edges
+        or not isinstance(edges, Mapping)
+        or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in edges.values())
+    ):
+        raise RegardError(
+            f"knockout: edges={edges!r}, expected names with queries and keys, as "
+            "{'last → subject': (-1, [2, 3])}"
+        )
     like, reference = _measure(model, inputs, metric, values=False, where=where)
     records = [record for record in like if where is not None or record.attends != "cross"]
     names = list(dict.fromkeys(record.site.name for record in records))
@@ -178,6 +185,10 @@ def _run(model: nn.Module, inputs: Inputs) -> Any:
         return model(inputs)
     if isinstance(inputs, Mapping):
         return model(**inputs)
+    if isinstance(inputs, str) or not isinstance(inputs, Sequence):
+        raise RegardError(
+            f"inputs: {inputs!r:.60}, expected a tensor, a tuple of arguments or arguments by name"
+        )
     return model(*inputs)
 
 
@@ -185,6 +196,8 @@ def _number(metric: Metric, output: Any) -> float:
     value = metric(output)
     if isinstance(value, Tensor) and value.numel() != 1:
         raise ShapeError(f"metric: a tensor of shape {tuple(value.shape)}, expected one number")
+    if not isinstance(value, Tensor | int | float):
+        raise RegardError(f"metric: it returned {value!r:.60}, expected one number")
     return float(value)
 
 
