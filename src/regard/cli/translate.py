@@ -49,8 +49,11 @@ def translate(
         ),
     ] = None,
     model: Annotated[
-        Path | None,
-        typer.Option(help="A checkpoint of `regard train` (default: English to French)."),
+        list[Path] | None,
+        typer.Option(
+            help="A checkpoint of `regard train` (default: English to French). Several, each with "
+            "--model, are an ensemble: their log-probabilities are averaged."
+        ),
     ] = None,
     plot: Annotated[
         Path | None,
@@ -391,15 +394,17 @@ def _check_apart(files: dict[str, Path | None]) -> None:
         taken[path.resolve()] = option
 
 
-def _load(model: Path | None, head: str | None, reading: Any, end: str, device: str) -> Translator:
+def _load(
+    model: list[Path] | None, head: str | None, reading: Any, end: str, device: str
+) -> Translator:
     """The translator, with the attention options."""
     check_choice("--end", end, list(_ENDS))
     check_choice("--reading", reading, get_args(Reading))
     chosen_device = checked_device(device)
     try:
-        translator = Translator.load(model, device=chosen_device)
+        translator = Translator.load(model or None, device=chosen_device)
     except RegardError as error:
-        if model is not None:
+        if model:
             raise
         raise RegardError(
             f"the translator that ships with regard cannot be read: {error}; say another with "

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from regard.blocks.sublayers import Sublayer
 from regard.errors import MissingExtraError
-from regard.translate.alignment import heads_of, usual_head
-from regard.translate.alignment.heads import preferred_head
+from regard.translate.alignment.heads import shown_head
 from regard.translate.checkpoint import Checkpoint
 from regard.translate.exporting.exportable import POSITIONS, Shape, transformer_of
 from regard.translate.models.transformer import Transformer, sinusoids
@@ -38,10 +37,10 @@ def write_ctranslate2(checkpoint: Checkpoint, folder: Path) -> None:
     for their_block, block in zip(spec.encoder.layer, model.encoder_blocks):
         _fill_attention(their_block.self_attention, block.self_attention, 3)
         _fill_feed_forward(their_block.ffn, block.feed_forward)
-    for their_block, block in zip(spec.decoder.layer, model.decoder_blocks):
-        _fill_attention(their_block.self_attention, block.self_attention, 3)
-        _fill_attention(their_block.attention, block.cross_attention, 1)
-        _fill_feed_forward(their_block.ffn, block.feed_forward)
+    for their_block, decoder_block in zip(spec.decoder.layer, model.decoder_blocks):
+        _fill_attention(their_block.self_attention, decoder_block.self_attention, 3)
+        _fill_attention(their_block.attention, decoder_block.cross_attention, 1)
+        _fill_feed_forward(their_block.ffn, decoder_block.feed_forward)
     vocabularies = {"source": checkpoint.source, "target": checkpoint.target}
     spec.register_source_vocabulary(checkpoint.source.pieces(range(len(checkpoint.source))))
     spec.register_target_vocabulary(checkpoint.target.pieces(range(len(checkpoint.target))))
@@ -62,8 +61,8 @@ def _library() -> Any:
 
 
 def _alignment_layer(checkpoint: Checkpoint, model: Transformer) -> int:
-    preferred = preferred_head(checkpoint.extra)
-    head = usual_head(heads_of(model.sites)) if preferred is None else preferred.head
+    head, _ = shown_head(model, checkpoint.extra)
+    assert head is not None  # a Transformer attends to the source
     return list(model.sites).index(head.site)
 
 
