@@ -51,7 +51,7 @@ def test_log_probabilities_are_the_mean_of_those_of_each(names):
     mean = torch.stack([logs for logs, _ in each]).mean(0)
     logs, weights = told(both, SOURCE, TARGET)
     torch.testing.assert_close(logs, mean.log_softmax(-1))
-    sites = [list(seen.values())[0].mean(1) for _, seen in each]  # one layer: mean of its heads
+    sites = [next(iter(seen.values())).mean(1) for _, seen in each]  # one layer: mean of its heads
     torch.testing.assert_close(weights["ensemble"][:, 0], torch.stack(sites).mean(0))
 
 
@@ -115,7 +115,8 @@ def test_refusals(tmp_path):
         Translator.load([])
     with pytest.raises(UnavailableError, match="an ensemble is not saved as one file"):
         save_checkpoint(tmp_path / "both.safetensors", ensemble([one, one]))
+    model = ensemble([one, one]).model
+    encoded = model.encode(SOURCE, SOURCE > 0)
     with pytest.raises(UnavailableError, match="its models are trained one by one"):
-        model = ensemble([one, one]).model
-        model.decode(model.encode(SOURCE, SOURCE > 0), TARGET, forcing=0.5)
+        model.decode(encoded, TARGET, forcing=0.5)
     assert not list(tmp_path.iterdir())

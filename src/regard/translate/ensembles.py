@@ -133,7 +133,7 @@ class Ensemble(TranslationModel):
         """The features themselves."""
         return features
 
-    def state_dict(self, *arguments: Any, **options: Any) -> Any:  # type: ignore[override]
+    def state_dict(self, *arguments: Any, **options: Any) -> Any:
         """Refused: a file holds one model."""
         raise UnavailableError(
             "an ensemble is not saved as one file: load its checkpoints together, as "

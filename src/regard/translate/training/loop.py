@@ -17,6 +17,7 @@ from regard.translate.models.contract import TranslationModel
 from regard.translate.training.corpus import Vocabularies
 from regard.translate.training.folder import Log, RunFolder
 from regard.translate.training.guidance import head_entry
+from regard.translate.training.piece_sampling import sampled_examples
 from regard.translate.training.processes import random_states_of_ranks, sum_over_ranks
 from regard.translate.training.resuming import Position, State, optimiser_tensors, save_state
 from regard.translate.training.schedules import forcing_at, rate_factor
@@ -381,7 +382,11 @@ class Loop:
         )
 
     def _plan(self, epoch: int) -> list[Step]:
-        fabric = self.setting.fabric
-        return plan_epoch(
-            self.setting.train, self.training, epoch, fabric.global_rank, fabric.world_size
-        )
+        """The steps of an epoch, whose examples the stepper then has."""
+        setting, fabric = self.setting, self.setting.fabric
+        examples = setting.train
+        if self.training.sample_pieces:
+            limit = setting.model.longest_source
+            examples = sampled_examples(examples, setting.vocabularies, self.training, epoch, limit)
+        self.stepper.examples = examples
+        return plan_epoch(examples, self.training, epoch, fabric.global_rank, fabric.world_size)
