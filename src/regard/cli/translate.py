@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from regard.cli.option_checks import check_choice, check_needed
-from regard.cli.threads import checked_device, use_free_cores
+from regard.cli.threads import checked_device
 from regard.cli.translation_output import (
     LineRemarks,
     answer_prompts,
@@ -259,7 +259,6 @@ def translate(
         raise RegardError(
             "--json has words, weights and links: --plot, --html and --pharaoh go without"
         )
-    use_free_cores()
     translator = _load(model, head, reading, end, device)
     _check_attention(translator, plot, html, pharaoh)
     console = Console(stderr=text is not None and str(pharaoh) == "-")

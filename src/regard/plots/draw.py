@@ -168,7 +168,7 @@ def _(spec: Heatmap, figure: Any, pen: Pen) -> None:
     image = axes.imshow(
         _pooled(values, _MOST_CELLS).numpy(),
         cmap=_WEIGHTS,
-        norm=_norm(spec.colour, values, clip=clip),
+        norm=_norm(spec.colour, values, clip=clip, most=spec.most),
         aspect="auto",
         interpolation="nearest",
         extent=(-0.5, columns - 0.5, rows - 0.5, -0.5),
@@ -186,12 +186,12 @@ def _(spec: Heatmap, figure: Any, pen: Pen) -> None:
         _ticks(axes.set_yticks, spec.rows, every, 0, pen)
     room = 0.7 * across / max(1, columns)
     if max(values.shape) <= _MOST_WITH_VALUES and room >= 4.6 * 8 * _LETTER * pen.scale:
-        _write_values(axes, values, pen)
+        _write_values(axes, values, spec.most, pen)
 
 
-def _write_values(axes: Any, values: Tensor, pen: Pen) -> None:
+def _write_values(axes: Any, values: Tensor, most: float | None, pen: Pen) -> None:
     finite = values[values.isfinite()]
-    middle = float(finite.max()) / 2 if finite.numel() else 0.0
+    middle = (float(finite.max()) if most is None else most) / 2 if finite.numel() else 0.0
     font = {"ha": "center", "va": "center", "fontsize": pen.points(8)}
     for i, row in enumerate(values.tolist()):
         for j, value in enumerate(row):
@@ -205,19 +205,21 @@ def _scale(figure: Any, axes: Any, image: Any, values: Tensor, **options: Any) -
     figure.colorbar(image, ax=axes, extend="max" if cut else "neither", **options)
 
 
-def _norm(colour: Colour, values: Tensor, clip: bool) -> Any:
+def _norm(colour: Colour, values: Tensor, clip: bool, most: float | None = None) -> Any:
     """How weights become colours; clipped ones share the colour of the 99th percentile, of
     positive and of negative weights. Negative ones have no logarithm: then colours are linear."""
     from matplotlib.colors import LogNorm, Normalize
 
+    if most is not None:
+        return Normalize(0.0, most, clip=True)
     positive = values[values.isfinite() & (values > 0)]
     if not positive.numel():
         return Normalize(0.0, 1.0)
-    most = float(positive.max())
+    largest = float(positive.max())
     if colour == "log" and not (values < 0).any():
-        return LogNorm(max(float(positive.min()), most * 1e-6), most, clip=True)
+        return LogNorm(max(float(positive.min()), largest * 1e-6), largest, clip=True)
     if not clip:
-        return Normalize(min(0.0, float(values[values.isfinite()].min())), most)
+        return Normalize(min(0.0, float(values[values.isfinite()].min())), largest)
     negative = -values[values.isfinite() & (values < 0)]
     least = -_percentile(negative) if negative.numel() else 0.0
     return Normalize(least, _percentile(positive), clip=True)

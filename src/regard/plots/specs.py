@@ -75,7 +75,8 @@ class Heatmap(Spec):
 
     `colour` is linear, up to the 99th percentile on large maps, so that one strong weight does not
     darken all others; or logarithmic, for maps whose weights span many powers of ten. `clip=False`
-    shows the largest as what it is, at any size.
+    shows the largest as what it is, at any size. `most` is the weight of the last colour, so that
+    colours of several maps mean the same; colours are then linear.
     """
 
     values: Float[Tensor, "query key"]
@@ -87,9 +88,15 @@ class Heatmap(Spec):
     colour: Colour = "linear"
     value_title: str = "weight"
     clip: bool = True
+    most: float | None = None
 
     def __post_init__(self) -> None:
         _check_axes("Heatmap: values", self.values, ("query", "key"))
+        if self.most is not None and not (self.most > 0 and self.colour == "linear"):
+            raise RegardError(
+                f"Heatmap: most={self.most} with colour={self.colour!r}, expected a number above 0 "
+                "with colour='linear'"
+            )
         _check_labels("Heatmap", self.rows, self.values.shape[0], "query")
         _check_labels("Heatmap", self.columns, self.values.shape[1], "key")
         _check_colour("Heatmap", self.colour)

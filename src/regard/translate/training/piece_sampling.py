@@ -1,4 +1,4 @@
-"""Subword regularisation (Kudo, 2018; BPE-dropout: Provilkov et al., 2020): other pieces each epoch.
+"""Subword regularisation (Kudo, 2018; Provilkov et al., 2020, for BPE): other pieces each epoch.
 
 The pieces of an epoch are drawn anew from the seed and its number, so a resumed run draws the same.
 """
