@@ -33,7 +33,8 @@ def test_each_epoch_has_other_pieces_and_validation_its_own(tmp_path, monkeypatc
     monkeypatch.setattr(Stepper, "make", watched_make)
     monkeypatch.setattr(training_loop, "loss_and_accuracy", watched_look)
     monkeypatch.setattr(training_loop.Loop, "run", watched_run)
-    config = toy(tmp_path / "data", *PIECES, "training.sample_pieces=0.1", "training.epochs=3")
+    options = (*PIECES, "training.sample_pieces=0.1", "training.epochs=3")
+    config = toy(tmp_path / "data", *options, count=60)
     train(config, tmp_path / "run")
     (setting,) = settings
     assert len(epochs) == 3

@@ -53,7 +53,7 @@ class Interrupting(Watcher):
         ),
         pytest.param(('training.precision="64"',), marks=pytest.mark.slow),
         ("vocabulary.tokenised=false", "vocabulary.kind=pieces", "training.sample_pieces=0.1",
-         "training.epochs=3"),
+         "training.epochs=2"),
     ],
     ids=["adam", "accumulated-and-unforced", "transformer-bfloat16", "sgd", "float64", "pieces"],
 )  # fmt: skip
