@@ -131,6 +131,7 @@ def translate(
         int,
         typer.Option(
             min=1,
+            max=_WIDEST,
             help="Number of translations per text, at most --beam, or of samples; attention is "
             "shown for the first. Translations of lines are then written as line number, score and "
             "text, separated by tabs.",

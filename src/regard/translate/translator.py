@@ -249,7 +249,8 @@ class Translator:
             if place not in plan.copied
         ]
         results: dict[tuple[int, int], list[Translation]] = {}
-        for chunk in _batches(parts, settings.batch):
+        samples = settings.n_best if settings.options.sample else 1
+        for chunk in _batches(parts, max(1, settings.batch // samples)):
             forced = None
             if prefixes is not None:
                 forced = [[] if part.place else prefixes[part.text] for part in chunk]
