@@ -15,8 +15,8 @@ norm_attention patch prune reduce register_recipe relevance rollout stitch trace
 
 TRANSLATE = """
 Alignment Checkpoint Config EvaluationOptions Hypothesis ModelConfig SearchOptions Translation
-TranslationModel Translator align beam_search build_model check_model compare evaluate export
-load_checkpoint save_checkpoint score train
+TranslationModel Translator align beam_search build_model check_model compare ensemble evaluate
+export load_checkpoint save_checkpoint score train
 """
 
 

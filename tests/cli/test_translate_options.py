@@ -46,3 +46,16 @@ def test_samples_are_drawn_and_reproducible(run):
     assert code == 0 and len(lines) == 7 and len(set(lines)) > 1
     assert run(*options, given=b"I love you.")[1] == said
     assert run(*options, "--seed", 1, given=b"I love you.")[1] != said
+
+
+def test_several_models_are_an_ensemble(run, models):
+    one, other = (models / f"{name}.safetensors" for name in ("bahdanau", "transformer"))
+    code, said, told = run(
+        "I love you.", "--model", one, "--model", other, "--longest", 4, model=""
+    )
+    assert (code, told) == (0, "") and "ensemble, head 0 (output)" in " ".join(said.split())
+
+
+def test_models_of_other_vocabularies_are_no_ensemble(run, models):
+    code, _, told = run("I love you.", "--model", models / "pieces.safetensors")
+    assert code == 1 and "vocabulary of checkpoint 2" in told and "expected the same" in told

@@ -130,3 +130,23 @@ def test_maps_with_one_scale(tmp_path):
     labels = tuple("ab")
     strong = Heatmap(torch.full((2, 2), 0.4), labels, labels, most=0.8).save(tmp_path / "a.svg")
     assert ">0.8</text>" in strong.read_text() and ">0.0</text>" in strong.read_text()
+
+
+def test_the_weight_of_the_last_colour_may_be_said(tmp_path):
+    """So that 9 % is as dark in one picture as in another."""
+
+    def colour(values, **options):
+        """Of the left half of a picture, nearly all of which is one cell."""
+        path = Heatmap(torch.tensor(values), **options).save(tmp_path / "map.png")
+        picture = torch.from_numpy(imread(path)[..., :3]).float()
+        height, width = picture.shape[:2]
+        return (
+            picture[height // 4 : height // 3, width // 4 : width // 3].flatten(0, 1).median(0)[0]
+        )
+
+    faint, strong = [[0.09, 0.01]], [[0.9, 0.1]]
+    assert torch.allclose(colour(faint), colour(strong), atol=0.02)
+    assert (colour(faint, most=1.0) - colour(strong, most=1.0)).abs().sum() > 0.5
+    for options in ({"most": 0.0}, {"most": 1.0, "colour": "log"}):
+        with pytest.raises(RegardError, match="expected a number above 0 with colour='linear' or"):
+            Heatmap(torch.tensor(faint), **options)

@@ -22,6 +22,7 @@ def main() -> None:
     from regard.cli.look import look
     from regard.cli.score import score
     from regard.cli.serve import serve
+    from regard.cli.threads import use_free_cores
     from regard.cli.train import train
     from regard.cli.translate import translate
 
@@ -58,6 +59,7 @@ def main() -> None:
     for command in (look, serve, translate, train, align, score, export):
         app.command(cls=Command)(command)
     app.command("check-model", cls=Command)(check_model_command)
+    use_free_cores()
     try:
         app()
     except (RegardError, OSError) as error:  # a disk that is full, a file nobody may read

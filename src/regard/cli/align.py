@@ -10,7 +10,6 @@ import typer
 
 from regard.cli.alignment_files import check_gold, read_gold, read_scored_links, sentence_pairs
 from regard.cli.option_checks import check_choice, check_needed
-from regard.cli.threads import use_free_cores
 from regard.cli.translation_output import no_attention
 from regard.cli.unknown_words import warn_of_unknown_language
 from regard.errors import RegardError
@@ -158,7 +157,6 @@ def align(
         check_folder(out)
     if remember:
         _check_own(checkpoint, backward)
-    use_free_cores()
     pairs = sentence_pairs(source, target)
     gold_links = None
     if gold is not None:

@@ -78,7 +78,8 @@ def train(
     if resume and run.empty:
         raise RegardError(f"there is no run in {folder} to resume; leave out --resume to begin one")
     read = _configuration(config, run if resume else None, settings or [])
-    use_free_cores(run.threads if resume else 0)
+    if resume:
+        use_free_cores(run.threads)
     console = Console(stderr=True)
     watcher = Bar(console) if console.is_terminal else Lines()
     try:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from regard.cli.option_checks import check_choice, check_needed
-from regard.cli.threads import checked_device, use_free_cores
+from regard.cli.threads import checked_device
 from regard.cli.translation_output import (
     LineRemarks,
     answer_prompts,
@@ -49,9 +49,10 @@ def translate(
         ),
     ] = None,
     model: Annotated[
-        Path | None,
+        list[Path] | None,
         typer.Option(
-            help="A checkpoint of `regard train`, or french-english (default: english-french)."
+            help="A checkpoint of `regard train`, or french-english (default: english-french). "
+            "Several, each with --model, are an ensemble: their log-probabilities are averaged."
         ),
     ] = None,
     plot: Annotated[
@@ -130,6 +131,7 @@ def translate(
         int,
         typer.Option(
             min=1,
+            max=_WIDEST,
             help="Number of translations per text, at most --beam, or of samples; attention is "
             "shown for the first. Translations of lines are then written as line number, score and "
             "text, separated by tabs.",
@@ -258,7 +260,6 @@ def translate(
         raise RegardError(
             "--json has words, weights and links: --plot, --html and --pharaoh go without"
         )
-    use_free_cores()
     translator = _load(model, head, reading, end, device)
     _check_attention(translator, plot, html, pharaoh)
     console = Console(stderr=text is not None and str(pharaoh) == "-")
@@ -393,15 +394,17 @@ def _check_apart(files: dict[str, Path | None]) -> None:
         taken[path.resolve()] = option
 
 
-def _load(model: Path | None, head: str | None, reading: Any, end: str, device: str) -> Translator:
+def _load(
+    model: list[Path] | None, head: str | None, reading: Any, end: str, device: str
+) -> Translator:
     """The translator, with the attention options."""
     check_choice("--end", end, list(_ENDS))
     check_choice("--reading", reading, get_args(Reading))
     chosen_device = checked_device(device)
     try:
-        translator = Translator.load(model, device=chosen_device)
+        translator = Translator.load(model or None, device=chosen_device)
     except RegardError as error:
-        if model is not None:
+        if model:
             raise
         raise RegardError(
             f"the translator that ships with regard cannot be read: {error}; say another with "

@@ -76,7 +76,8 @@ class Heatmap(Spec):
     `colour` is linear, up to the 99th percentile on large maps, so that one strong weight does not
     darken all others; logarithmic, for maps whose weights span many powers of ten; or diverging,
     for differences: white at 0, one hue on either side. `clip=False` shows the largest as what it
-    is, at any size. `most` is the weight of the strongest colour, where several maps share one.
+    is, at any size. `most` is the weight of the strongest colour, so that colours of several maps
+    mean the same; those are not logarithmic.
     """
 
     values: Float[Tensor, "query key"]
@@ -88,10 +89,15 @@ class Heatmap(Spec):
     colour: Colour = "linear"
     value_title: str = "weight"
     clip: bool = True
-    most: float | None = None  #: of the colours; that of the map when None
+    most: float | None = None
 
     def __post_init__(self) -> None:
         _check_axes("Heatmap: values", self.values, ("query", "key"))
+        if self.most is not None and not (self.most > 0 and self.colour != "log"):
+            raise RegardError(
+                f"Heatmap: most={self.most} with colour={self.colour!r}, expected a number above 0 "
+                "with colour='linear' or 'diverging'"
+            )
         _check_labels("Heatmap", self.rows, self.values.shape[0], "query")
         _check_labels("Heatmap", self.columns, self.values.shape[1], "key")
         _check_colour("Heatmap", self.colour)

@@ -10,7 +10,8 @@
 | align                         | `align`, which returns an `Alignment`                          |
 | score                         | `score`, `compare`, `evaluate` with `EvaluationOptions`        |
 | check a model                 | `check_model`                                                  |
-| use it in other packages      | `export`                                                       |
+| use several models as one     | `ensemble`                                                     |
+| use a model in other packages | `export`                                                       |
 
 The rest is in the packages: `regard.translate.data`, `vocabulary`, `alignment` and so on.
 """
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from regard.translate.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
     from regard.translate.checks import check_model
     from regard.translate.config import Config
+    from regard.translate.ensembles import ensemble
     from regard.translate.evaluation import EvaluationOptions, compare, evaluate, score
     from regard.translate.exporting import export
     from regard.translate.models.build import ModelConfig, build_model
@@ -51,6 +53,7 @@ _MODULES = {
     "build_model": "models.build",
     "check_model": "checks",
     "compare": "evaluation",
+    "ensemble": "ensembles",
     "evaluate": "evaluation",
     "export": "exporting",
     "load_checkpoint": "checkpoint",
@@ -86,6 +89,7 @@ __all__ = [
     "build_model",
     "check_model",
     "compare",
+    "ensemble",
     "evaluate",
     "export",
     "load_checkpoint",

@@ -84,6 +84,7 @@ class Translation:
     def plot(self) -> Heatmap:
         """A heatmap of `matrix`, or of `inside` if there is no other, with words on both axes.
 
+        The last colour is a weight of 1, whatever the largest one is.
         `.save("file.png")` writes it, a notebook shows it. Needs `regard[plots]`.
         """
         matrix = self.inside if self.matrix is None else self.matrix
@@ -102,6 +103,7 @@ class Translation:
             title=f"{self.source} → {self.text}" if aligned else self.source,
             row_title="translation" if aligned else "source",
             column_title=f"source{end}; {subject}",
+            most=1.0,
         )
 
     def save(self, path: str | Path, **options: Any) -> Path:

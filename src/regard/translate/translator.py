@@ -23,9 +23,8 @@ from regard.translate.alignment import (
     Reading,
     head_named,
     heads_of,
-    usual_head,
 )
-from regard.translate.alignment.heads import preferred_head
+from regard.translate.alignment.heads import shown_head
 from regard.translate.alignment.matrix import check_end, check_reading
 from regard.translate.capitals import as_sentence, in_capitals, with_capitals
 from regard.translate.checkpoint import Checkpoint, load_checkpoint
@@ -33,6 +32,7 @@ from regard.translate.confidence import familiarity_of, unsure
 from regard.translate.copying import missing_numbers, needs_copies
 from regard.translate.data import padded
 from regard.translate.data.sentences import cut_in_parts, split_sentences
+from regard.translate.ensembles import ensemble
 from regard.translate.joining import joined
 from regard.translate.models.layout import lay_out_for_search
 from regard.translate.reader import Reader, SourceBatch, inner_sites
@@ -80,17 +80,12 @@ class Translator:
             )
         self.checkpoint = checkpoint
         self.model = checkpoint.model
-        preferred = preferred_head(checkpoint.extra) if self.model.sites else None
-        self.head: Head | None = None
-        if head is not None:
-            self.head = _known_head(head, self.model.sites)
-        elif preferred is not None:
-            self.head = _known_head(preferred.head, self.model.sites)
-        elif self.model.sites:
-            self.head = usual_head(heads_of(self.model.sites))
-        if preferred is not None and self.head == preferred.head and reading is None:
-            reading = preferred.reading
-        self.reading: Reading = self.model.reading if reading is None else reading
+        shown, own_reading = shown_head(self.model, checkpoint.extra)
+        chosen = shown if head is None else head
+        self.head = None if chosen is None else _known_head(chosen, self.model.sites)
+        if reading is None:
+            reading = own_reading if self.head == shown else self.model.reading
+        self.reading: Reading = reading
         self.end: End = end
         check_reading(self.reading)
         check_end(end)
@@ -100,15 +95,24 @@ class Translator:
 
     @classmethod
     def load(
-        cls, path: str | Path | None = None, *, device: torch.device | str = "cpu", **options: Any
+        cls,
+        path: str | Path | Sequence[str | Path] | None = None,
+        *,
+        device: torch.device | str = "cpu",
+        **options: Any,
     ) -> Translator:
         """The translator of a checkpoint, or one that ships: `english-french`, `french-english`.
 
-        Without a path: `english-french`.
+        Without a path: `english-french`. Several paths are an ensemble, of the same vocabularies.
         """
-        checkpoint = load_checkpoint(SHIPPED[0] if path is None else path, device)
-        lay_out_for_search(checkpoint.model)
-        return cls(checkpoint, **options)
+        path = SHIPPED[0] if path is None else path
+        paths = [path] if isinstance(path, str | Path) else list(path)
+        checkpoints = [load_checkpoint(each, device) for each in paths]
+        for checkpoint in checkpoints:
+            lay_out_for_search(checkpoint.model)
+        if len(checkpoints) == 1:
+            return cls(checkpoints[0], **options)
+        return cls(ensemble(checkpoints), **options)
 
     def __repr__(self) -> str:
         looks = "no attention to the source" if self.head is None else f"reads {self.head}"
@@ -245,7 +249,8 @@ class Translator:
             if place not in plan.copied
         ]
         results: dict[tuple[int, int], list[Translation]] = {}
-        for chunk in _batches(parts, settings.batch):
+        samples = settings.n_best if settings.options.sample else 1
+        for chunk in _batches(parts, max(1, settings.batch // samples)):
             forced = None
             if prefixes is not None:
                 forced = [[] if part.place else prefixes[part.text] for part in chunk]

@@ -25,9 +25,16 @@ def translated(folder, checkpoint, beam):
     )
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("tie", ["none", "target", "all"])
-@pytest.mark.parametrize("kind", [PieceVocabulary, WordVocabulary])
+@pytest.mark.parametrize(
+    ("norm", "tie", "kind"),
+    [
+        ("pre", "none", PieceVocabulary),
+        ("pre", "all", WordVocabulary),
+        ("post", "none", WordVocabulary),
+        ("post", "target", PieceVocabulary),
+        ("post", "all", PieceVocabulary),
+    ],
+)
 def test_the_same_tokens_and_scores(norm, tie, kind, tmp_path):
     exported = checkpoint(norm, tie, kind)
     export(exported, tmp_path / "model", "ctranslate2")

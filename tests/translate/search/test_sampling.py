@@ -8,7 +8,7 @@ from regard.errors import RegardError
 from regard.translate.search import SearchOptions
 from regard.translate.tokens import END, UNKNOWN
 
-DRAWS = 2000
+DRAWS = 1000
 SEEN = torch.tensor([[7, END]])  # one sentence
 
 

@@ -53,8 +53,11 @@ class Interrupting(Watcher):
             marks=pytest.mark.slow,
         ),
         pytest.param(('training.precision="64"',), marks=pytest.mark.slow),
+        ("vocabulary.tokenised=false", "vocabulary.kind=pieces", "training.sample_pieces=0.1",
+         "training.epochs=2", "data.buffer=60"),
     ],
-    ids=["adam", "accumulated-and-unforced", "transformer-bfloat16", "streamed", "sgd", "float64"],
+    ids=["adam", "accumulated-and-unforced", "transformer-bfloat16", "streamed", "sgd", "float64",
+         "streamed-pieces"],
 )  # fmt: skip
 def test_a_run_in_parts_is_the_unbroken_run(tmp_path, settings):
     config = toy(tmp_path / "data", *settings)

@@ -210,3 +210,18 @@ def test_long_sentences_are_learned_from():
     long = "zyxw " * 2000
     vocabulary = PieceVocabulary.train([long, "a b c d e f"], size=300)
     assert "▁zyxw" in vocabulary.pieces(vocabulary.encode("zyxw"))
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_drawn_pieces_spell_the_same_texts(kind):
+    texts = ["the small cat sleeps", "We don't sleep, 27 cats!", "naïve ▁ cafés"] * 3
+    vocabulary = PieceVocabulary.train(texts * 3, size=340, kind=kind, lower=True)
+    drawn = vocabulary.sampled(texts, alpha=0.3, seed=1)
+    assert [vocabulary.decode(numbers) for numbers in drawn] == [
+        vocabulary.decode(vocabulary.encode(text)) for text in texts
+    ]
+    assert len({tuple(numbers) for numbers in drawn[::3]}) > 1  # of one text
+    assert vocabulary.sampled(texts, alpha=0.3, seed=1) == drawn
+    assert vocabulary.sampled(texts, alpha=0.3, seed=2) != drawn
+    assert vocabulary.encode(texts[0]) == vocabulary.encode(texts[0])
+    assert vocabulary.sampled([], alpha=0.3, seed=1) == []

@@ -30,6 +30,7 @@ from regard.translate.alignment.links import (
 )
 from regard.translate.alignment.matrix import Matrix, Reading
 from regard.translate.checkpoint import add_extra
+from regard.translate.models.contract import TranslationModel
 
 
 @dataclass(frozen=True)
@@ -317,3 +318,15 @@ def preferred_head(extra: dict[str, Any]) -> PreferredHead | None:
             f"the checkpoint names the head {entry!r:.80}, expected its site and index"
         )
     return PreferredHead(Head(entry["site"], entry["index"]), entry.get("reading"))
+
+
+def shown_head(model: TranslationModel, extra: dict[str, Any]) -> tuple[Head | None, Reading]:
+    """The head that a translator shows unless it is told another, and its reading.
+
+    The preferred one of the checkpoint's `extra`, else the usual one; None without attention to the
+    source.
+    """
+    preferred = preferred_head(extra) if model.sites else None
+    if preferred is not None:
+        return preferred.head, preferred.reading or model.reading
+    return usual_head(heads_of(model.sites)) if model.sites else None, model.reading

@@ -149,6 +149,8 @@ class TrainingConfig:
     | `batch_sentences`  | maximum sentences per batch instead, when not 0                      |
     | `accumulate`       | batches per step (gradient accumulation)                             |
     | `label_smoothing`  | label smoothing                                                      |
+    | `sample_pieces`    | subword regularisation: α with which each epoch draws other pieces   |
+    |                    | of the training sentences; 0 for none                                |
     | `precision`        | float32, bfloat16 autocast or float64                                |
     | `seed`             | random seed of parameters, data order, dropout and teacher forcing   |
     | `log_every`        | steps between log lines                                              |
@@ -168,6 +170,7 @@ class TrainingConfig:
     batch_sentences: int = 0
     accumulate: int = 1
     label_smoothing: float = 0.1
+    sample_pieces: float = 0.0
     precision: Literal["32", "bf16", "64"] = "32"
     seed: int = 0
     log_every: int = 50
@@ -182,4 +185,5 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         positive = ("epochs", "batch_tokens", "accumulate", "log_every", "save_every")
         check_numbers("training", self, above_0=positive, below_1=("label_smoothing",))
+        check_numbers("training", self, shares=("sample_pieces",))
         check_numbers("training", self, at_least_0=("steps", "batch_sentences"), seeds=("seed",))

@@ -18,6 +18,7 @@ from regard.translate.training.blocks import Blocks
 from regard.translate.training.corpus import Vocabularies
 from regard.translate.training.folder import Log, RunFolder
 from regard.translate.training.guidance import head_entry
+from regard.translate.training.piece_sampling import sampled_examples
 from regard.translate.training.processes import random_states_of_ranks, sum_over_ranks
 from regard.translate.training.resuming import Position, State, optimiser_tensors, save_state
 from regard.translate.training.schedules import forcing_at, rate_factor
@@ -392,9 +393,18 @@ class Loop:
         at = self.position.epoch, self.position.block
         if self.planned == at:
             return
-        block, fabric = self.blocks.at(*at), self.setting.fabric
-        self.stepper.enter(block)
+        block, setting, fabric = self.blocks.at(*at), self.setting, self.setting.fabric
         order = at[0] * self.blocks.count + at[1]
+        if self.training.sample_pieces:
+            examples = sampled_examples(
+                block.examples,
+                setting.vocabularies,
+                self.training,
+                order,
+                setting.model.longest_source,
+            )
+            block = replace(block, examples=examples)
+        self.stepper.enter(block)
         self.plan = plan_epoch(
             block.examples, self.training, order, fabric.global_rank, fabric.world_size
         )

@@ -171,6 +171,7 @@ _HELD = (
     "training.batch_tokens",
     "training.batch_sentences",
     "training.accumulate",
+    "training.sample_pieces",
     "training.optimiser.name",
     "training.validation.metric",
     "training.validation.sentences",

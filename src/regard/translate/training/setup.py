@@ -26,6 +26,7 @@ from regard.translate.training.corpus import (
 from regard.translate.training.folder import RunFolder
 from regard.translate.training.guidance import new_guidance
 from regard.translate.training.loop import TrainingSetup
+from regard.translate.training.piece_sampling import check_piece_sampling
 from regard.translate.training.resuming import Position, State, seed_all
 from regard.translate.training.schedules import least_forcing
 from regard.translate.vectors import VectorReport, load_vectors
@@ -78,6 +79,7 @@ def set_up(
     else:
         vocabularies = train_vocabularies(config.vocabulary, pairs.train)
     _check_tie(config, vocabularies)
+    check_piece_sampling(config.training, vocabularies)
     seed_all(config.training.seed)
     model = build_model(config.model, len(vocabularies.source), len(vocabularies.target))
     if config.training.precision == "64":
@@ -220,6 +222,7 @@ def _about_losses(config: Config) -> str:
     on = {
         "dropout": config.model.dropout > 0,
         "label smoothing": training.label_smoothing > 0,
+        "sampled pieces": training.sample_pieces > 0,
         "tokens of its own": least_forcing(training.forcing) < 1,
     }
     more = " and ".join(name for name, is_on in on.items() if is_on)

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from regard.aggregate import Words
@@ -54,6 +55,15 @@ class Vocabulary(ABC):
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
         """What makes it again and is no JSON."""
+
+    def same_as(self, other: Vocabulary) -> bool:
+        """Whether the other has the same tokens and reads texts in the same way."""
+        mine, theirs = self.tensors(), other.tensors()
+        return (
+            self.header() == other.header()
+            and mine.keys() == theirs.keys()
+            and all(torch.equal(tensor, theirs[name]) for name, tensor in mine.items())
+        )
 
     @classmethod
     @abstractmethod

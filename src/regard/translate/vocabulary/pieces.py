@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 import torch
@@ -17,6 +18,7 @@ from regard.translate.vocabulary.contract import Vocabulary, silent, spoken
 from regard.translate.vocabulary.tokenise import tidy, token_spans
 
 _SPACE = "▁"
+_FRESH = (1 << 32) - 1  # sentencepiece's own seed, which stands for a fresh one in each thread
 _LONGEST = 1 << 20  # bytes of a sentence; sentencepiece's own 4192 would leave longer ones out
 
 
@@ -93,6 +95,26 @@ class PieceVocabulary(Vocabulary):
 
     def encode(self, text: str) -> list[int]:
         return list(self._processor.encode(_read(text, self.lower)))
+
+    def sampled(self, texts: Iterable[str], *, alpha: float, seed: int) -> list[list[int]]:
+        """The numbers of texts in pieces drawn by chance: subword regularisation.
+
+        Args:
+            texts: the texts.
+            alpha: of "unigram", the power of a segmentation's probability: small values draw all
+                alike (Kudo, 2018); of "bpe", the share of joins that are left out (Provilkov et
+                al., 2020).
+            seed: below 2³² - 1; the same one draws the same pieces.
+        """
+        read = [_read(text, self.lower) for text in texts]
+        options = {"enable_sampling": True, "nbest_size": -1, "alpha": alpha, "num_threads": 1}
+        library = _library()
+        library.set_random_generator_seed(seed)
+        try:  # in a new thread, as a thread's generator is seeded when it is first used
+            with ThreadPoolExecutor(max_workers=1) as executor:
+                return list(executor.submit(self._processor.encode, read, **options).result())
+        finally:
+            library.set_random_generator_seed(_FRESH)
 
     def decode(self, numbers: Iterable[int]) -> str:
         text_numbers = spoken(numbers)
