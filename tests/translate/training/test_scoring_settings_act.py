@@ -149,7 +149,8 @@ def new_loop(tmp_path, chances, pairs, *settings):
     optimiser = new_optimiser(config.training.optimiser, model)
     stepper = Stepper(fabric, model, optimiser, examples, config.training)
     return Loop(
-        setting, stepper, WholeBlock(Block(examples)), Position(), torch.zeros(0, dtype=torch.float64),
+        setting, stepper, WholeBlock(Block(examples)), Position(),
+        torch.zeros(0, dtype=torch.float64),
         clock=Clock(None), asked=StopRequest(), logs=[], watcher=Watcher(),
     )  # fmt: skip
 

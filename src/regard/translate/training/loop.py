@@ -287,8 +287,9 @@ class Loop:
         self.looked += clock.here - begun
         if clock.reserved > clock.limit - clock.here:
             self.watcher.note(
-                f"the scores at the end take about {clock.reserved:.0f} s, more than is left of the "
-                "time limit; fewer data.valid_pairs and data.test_pairs, or search.beam = 1, take less"
+                f"the scores at the end take about {clock.reserved:.0f} s, more than is left of "
+                "the time limit; fewer pairs to validate and to test with take less, or "
+                "search.beam = 1"
             )
 
     def _steps_until_talk(self) -> int:
