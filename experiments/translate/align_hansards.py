@@ -1,13 +1,15 @@
 """Alignment error on the 447 Hansards sentences, of models of both directions, reading by reading.
 
     REGARD_DATA=... python experiments/translate/align_hansards.py FORWARD BACKWARD [--rule RULE]
+        [--part development]
 
 FORWARD translates English to French, BACKWARD French to English; both were trained on the text that
 `hansards.py` writes. The models are made to say the gold sentences. For each reading (a word's row
 is the step that says it, or the step that is given it) heads are chosen in two ways: by agreement
 of both directions, which sees no gold link, and by the least error against gold. There is a table
 for each rule that makes links of weights: of every target word the strongest; of those, the mutual
-ones alone, which are the strongest of their source word too.
+ones alone, which are the strongest of their source word too. What is to be decided, such as a rule,
+is decided on the development part, every third sentence from the first on; the others are the test.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from hansards import data_folder, gold_text
 from rich.console import Console
@@ -44,6 +46,20 @@ from regard.translate.alignment.links import Rule
 from regard.translate.checkpoint import load_checkpoint
 
 RULES: dict[str, Rule] = {"strongest": strongest, "mutual": mutual}
+PARTS = ("all", "development", "test")
+
+
+def part_of(sentences: Sequence[Any], part: str) -> list[Any]:
+    """Those of a part: every third is development, the others are the test.
+
+    >>> part_of("abcdefg", "development"), part_of("abcdefg", "test")
+    (['a', 'd', 'g'], ['b', 'c', 'e', 'f'])
+    """
+    return [
+        sentence
+        for number, sentence in enumerate(sentences)
+        if part == "all" or (number % 3 == 0) == (part == "development")
+    ]
 
 
 def forced(path: Path, pairs: Sequence[tuple[str, str]]) -> ForcedAttention:
@@ -101,10 +117,12 @@ def main() -> None:
     parser.add_argument(
         "--rule", nargs="+", default=list(RULES), help="strongest, mutual, or least weights (0.3)"
     )
+    parser.add_argument("--part", choices=PARTS, default="all", help="of the sentences")
     options = parser.parse_args()
     rules = [RULES[name] if name in RULES else above(float(name)) for name in options.rule]
     folder = data_folder()
-    pairs, gold = gold_text(folder), read_links(folder / "enfr.gold", first=1)
+    pairs = part_of(gold_text(folder), options.part)
+    gold = part_of(read_links(folder / "enfr.gold", first=1), options.part)
     forward = forced(options.forward, pairs)
     backward = forced(options.backward, [(target, source) for source, target in pairs])
     for name, rule in zip(options.rule, rules):

@@ -69,14 +69,14 @@ def align(
         ),
     ] = None,
     rule: Annotated[
-        str,
+        str | None,
         typer.Option(
-            metavar="strongest|mutual|NUMBER",
-            help="Which weights become links: strongest, the largest of each target word; mutual, "
-            "those of pairs that are each other's largest; a number such as 0.3, all of at least "
-            "that.",
+            metavar="mutual|strongest|NUMBER",
+            help="Which weights become links: mutual, those of pairs that are each other's "
+            "largest; strongest, the largest of each target word; a number such as 0.3, all of at "
+            "least that (default: mutual).",
         ),
-    ] = "strongest",
+    ] = None,
     symmetriser: Annotated[
         str | None,
         typer.Option(
@@ -138,7 +138,7 @@ def align(
             "--head": head,
             "--backward-head": backward_head,
             "--reading": reading,
-            "--rule": None if rule == "strongest" else rule,
+            "--rule": rule,
             "--symmetrise": symmetriser,
             "--remember": remember or None,
             "--out": out,
@@ -149,6 +149,7 @@ def align(
         raise RegardError("align needs a checkpoint, --source and --target (or --links and --gold)")
     check_choice("--symmetrise", symmetriser, list(SYMMETRISERS))
     check_choice("--reading", reading, get_args(Reading))
+    rule = "mutual" if rule is None else rule
     rule_named(rule, "--rule")
     backward_options = {"--symmetrise": symmetriser, "--backward-head": backward_head}
     check_needed("--backward", backward, backward_options)

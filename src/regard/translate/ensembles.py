@@ -112,7 +112,12 @@ class Ensemble(TranslationModel):
         )
 
     def decode(
-        self, encoded: EncoderOutput, target: Tensor, *, weights: bool = False, forcing: float = 1.0
+        self,
+        encoded: EncoderOutput,
+        target: Tensor,
+        *,
+        weights: bool | str = False,
+        forcing: float = 1.0,
     ) -> DecoderOutput:
         """Whole targets; the features are the mean log-probabilities."""
         if forcing != 1.0:
@@ -120,7 +125,7 @@ class Ensemble(TranslationModel):
                 f"Ensemble: forcing is {forcing}, expected 1: its models are trained one by one"
             )
         decoded = [
-            model.decode(own, target, weights=weights and bool(model.sites))
+            model.decode(own, target, weights=bool(weights and model.sites))
             for model, own in zip(self._models, encoded.memory)
         ]
         features = _mean(

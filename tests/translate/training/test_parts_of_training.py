@@ -3,6 +3,7 @@
 import json
 import random
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import numpy
 import pytest
@@ -22,13 +23,20 @@ from regard.translate.config import (
 from regard.translate.data import Examples, Pair
 from regard.translate.evaluation import score
 from regard.translate.models.build import ModelConfig, build_model
-from regard.translate.training import Watcher, read_log, train, translate_texts
+from regard.translate.training import (
+    Watcher,
+    read_log,
+    scoring,
+    stopping,
+    train,
+    translate_texts,
+)
 from regard.translate.training.corpus import fingerprint, read_data, train_vocabularies, within
 from regard.translate.training.folder import average_files
 from regard.translate.training.resuming import random_states, restore_random_states
 from regard.translate.training.scoring import final_scores, lower_words
 from regard.translate.training.setup import say_by_frequency
-from regard.translate.training.step import plan_epoch
+from regard.translate.training.step import Stepper, plan_epoch
 from regard.translate.training.stopping import Best, Clock, RankedStep
 from regard.translate.vocabulary import WordVocabulary
 
@@ -242,6 +250,27 @@ def test_what_a_watcher_is_told(tmp_path):
     assert all(now.tokens_per_second > 0 and now.loss > 0 for now in noting.steps)
     assert len(noting.looks) == 2 and noting.looks[0][2]
     assert "200 pairs to learn from, 40 to validate with" in noting.notes[0]
+
+
+def test_the_time_limit_holds_with_the_scores_at_the_end(tmp_path, monkeypatch):
+    """By a clock that steps and translations move on."""
+    now = [0.0]
+    monkeypatch.setattr(stopping, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def taking(seconds, function):
+        def slow(*arguments):
+            now[0] += seconds(*arguments)
+            return function(*arguments)
+
+        return slow
+
+    monkeypatch.setattr(Stepper, "make", taking(lambda *_: 0.5, Stepper.make))
+    of_each = taking(lambda _, texts, *rest: 0.05 * len(texts), scoring._best_of_each)
+    monkeypatch.setattr(scoring, "_best_of_each", of_each)
+    config = toy(tmp_path / "data", "training.epochs=1000", "training.validation.every=1000")
+    trained = train(config, tmp_path / "run", minutes=1.0)
+    assert trained.ending == "time" and ("average", "valid") in trained.scores
+    assert 58 < now[0] <= 60.5  # the scores take eight seconds
 
 
 def test_a_clock_counts_earlier_parts_but_not_for_its_limit():

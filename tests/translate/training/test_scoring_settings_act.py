@@ -18,6 +18,7 @@ from regard.translate.models.contract import (
     TranslationModel,
 )
 from regard.translate.training import score_pairs, train, translate_texts
+from regard.translate.training.blocks import Block, WholeBlock
 from regard.translate.training.corpus import Vocabularies
 from regard.translate.training.folder import RunFolder
 from regard.translate.training.loop import Loop, TrainingSetup, Watcher
@@ -148,7 +149,8 @@ def new_loop(tmp_path, chances, pairs, *settings):
     optimiser = new_optimiser(config.training.optimiser, model)
     stepper = Stepper(fabric, model, optimiser, examples, config.training)
     return Loop(
-        setting, stepper, Position(), torch.zeros(0, dtype=torch.float64),
+        setting, stepper, WholeBlock(Block(examples)), Position(),
+        torch.zeros(0, dtype=torch.float64),
         clock=Clock(None), asked=StopRequest(), logs=[], watcher=Watcher(),
     )  # fmt: skip
 

@@ -68,7 +68,7 @@ def align(
     head: Head | str | None = None,
     backward_head: Head | str | None = None,
     reading: Reading | None = None,
-    rule: Rule | str | float = "strongest",
+    rule: Rule | str | float = "mutual",
     symmetriser: str = "grow-diag",
 ) -> Alignment:
     """Link the words of sentences with those of their translations, as `regard align` does.
@@ -87,7 +87,7 @@ def align(
         head: the head to read, such as "3.cross:5", or "3.cross" for the mean of its heads.
         backward_head: the same for `backward`.
         reading: which row belongs to a word: "output" or "input".
-        rule: from weights to links: "strongest", "mutual", the least weight of a link, or a
+        rule: from weights to links: "mutual", "strongest", the least weight of a link, or a
             function of weights (target, source).
         symmetriser: with `backward`, one of `SYMMETRISERS`.
     """

@@ -26,7 +26,7 @@ from regard.translate.alignment.links import (
     error_rate,
     flipped,
     links_of,
-    strongest,
+    mutual,
 )
 from regard.translate.alignment.matrix import Matrix, Reading
 from regard.translate.checkpoint import add_extra
@@ -113,7 +113,7 @@ class AllHeads:
         ]
         return AllHeads([head], matrices)
 
-    def links(self, head: Head, rule: Rule = strongest) -> list[Links]:
+    def links(self, head: Head, rule: Rule = mutual) -> list[Links]:
         """The links of each sentence, by one head."""
         index = self._index(head)
         return [links_of(rule(matrix.weights[index])) for matrix in self.matrices]
@@ -131,7 +131,7 @@ class HeadError(NamedTuple):
     error: ErrorRate
 
 
-def by_error(heads: AllHeads, gold: Sequence[Gold], rule: Rule = strongest) -> list[HeadError]:
+def by_error(heads: AllHeads, gold: Sequence[Gold], rule: Rule = mutual) -> list[HeadError]:
     """All heads, the lowest alignment error first.
 
     The error rate on the sentences that chose the head is optimistic: choose on some sentences,
@@ -154,9 +154,7 @@ class HeadAgreement(NamedTuple):
     agreement: float
 
 
-def by_agreement(
-    forward: AllHeads, backward: AllHeads, rule: Rule = strongest
-) -> list[HeadAgreement]:
+def by_agreement(forward: AllHeads, backward: AllHeads, rule: Rule = mutual) -> list[HeadAgreement]:
     """All pairs of heads of two models, the highest agreement first.
 
     Agreement is 2 |A ∩ B| / (|A| + |B|) over all sentences, with B the links of the other
@@ -200,7 +198,7 @@ def choose(
     forward: AllHeads,
     backward: AllHeads | None = None,
     gold: Sequence[Gold] | None = None,
-    rule: Rule = strongest,
+    rule: Rule = mutual,
 ) -> Choice:
     """Choose heads by the lowest alignment error, else by agreement, else the usual head.
 
@@ -231,7 +229,7 @@ def best_readings(
     forward: Mapping[Reading, AllHeads],
     backward: Mapping[Reading, AllHeads] | None = None,
     gold: Sequence[Gold] | None = None,
-    rule: Rule = strongest,
+    rule: Rule = mutual,
 ) -> tuple[Reading, Reading | None]:
     """The readings whose best heads have the lowest error, else agree most, else the first.
 

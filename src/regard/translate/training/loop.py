@@ -22,7 +22,12 @@ from regard.translate.training.piece_sampling import sampled_examples
 from regard.translate.training.processes import random_states_of_ranks, sum_over_ranks
 from regard.translate.training.resuming import Position, State, optimiser_tensors, save_state
 from regard.translate.training.schedules import forcing_at, rate_factor
-from regard.translate.training.scoring import loss_and_accuracy, score_pairs
+from regard.translate.training.scoring import (
+    loss_and_accuracy,
+    score_pairs,
+    spread,
+    translate_texts,
+)
 from regard.translate.training.step import Step, Stepper, plan_epoch
 from regard.translate.training.stopping import Best, Clock, StopRequest
 
@@ -79,12 +84,18 @@ class Watcher:
 
 
 Ending = Literal["finished", "no better", "time", "asked"]
+_MEASURED = 0.4  # share of a time limit after which the time of the end is measured
+_SAMPLE = 64  # pairs that are translated for that
 _BETWEEN_TALKS = 1.0  # seconds, about, after which several processes agree whether to end
 
 
 @dataclass(frozen=True)
 class TrainingSetup:
-    """What a training works with; does not change during a run."""
+    """What a training works with; does not change during a run.
+
+    `train` are the training examples, or a sample of those that are streamed; `scored` is how many
+    sentences are translated at the end.
+    """
 
     fabric: Any
     config: Config
@@ -94,6 +105,7 @@ class TrainingSetup:
     train: Examples
     valid: Examples
     valid_pairs: list[Pair]
+    scored: int = 0
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -244,6 +256,8 @@ class Loop:
         if self._no_better():
             return "no better"
         fabric = self.setting.fabric
+        if fabric.is_global_zero:
+            self._reserve()
         own: Ending | None = "asked" if self.asked else "time" if self.clock.over else None
         if fabric.world_size == 1:
             return own
@@ -253,6 +267,31 @@ class Loop:
         ending, pause = fabric.broadcast((own, self._steps_until_talk()))
         self.next_talk = self.position.step + pause
         return ending
+
+    def _reserve(self) -> None:
+        """Once, reserve the time that the last validation and the final scores will take.
+
+        It is measured on some pairs when a part of the time is over: a model that has learned
+        nothing yet says more.
+        """
+        clock, setting = self.clock, self.setting
+        if clock.limit is None or clock.reserved or clock.here < _MEASURED * clock.limit:
+            return
+        begun = clock.here
+        self._validated()
+        validated = clock.here
+        sample = [pair.source for pair in spread(setting.valid_pairs, _SAMPLE)]
+        translate_texts(setting.checkpoint, sample, setting.config.search, setting.fabric.device)
+        scoring = (clock.here - validated) / len(sample) * setting.scored
+        clock.reserved = validated - begun + scoring
+        self.stepper.wrapped.train()
+        self.looked += clock.here - begun
+        if clock.reserved > clock.limit - clock.here:
+            self.watcher.note(
+                f"the scores at the end take about {clock.reserved:.0f} s, more than is left of "
+                "the time limit; fewer pairs to validate and to test with take less, or "
+                "search.beam = 1"
+            )
 
     def _steps_until_talk(self) -> int:
         """Steps until processes agree again whether to end: agreeing waits for the device."""

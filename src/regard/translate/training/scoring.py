@@ -54,11 +54,21 @@ def calibrated(
     checkpoint: Checkpoint, pairs: Sequence[Pair], options: SearchOptions, device: torch.device
 ) -> Confidence:
     """How the log-probability of translations tells their chrF, by some hundred pairs."""
-    pairs = pairs[:: max(1, len(pairs) // _CALIBRATED)]
+    pairs = spread(pairs, _CALIBRATED)
     best = _best_of_each(checkpoint, [pair.source for pair in pairs], options, device)
     texts = [checkpoint.target.decode(hypothesis.tokens) for hypothesis in best]
     means = [each.log_probability / max(1, len(each.tokens)) for each in best]
     return Confidence.fitted(means, chrf_of_each(texts, [pair.target for pair in pairs]))
+
+
+def spread(pairs: Sequence[Pair], count: int) -> Sequence[Pair]:
+    """About so many of the pairs, or all, at even distances."""
+    return pairs[:: max(1, len(pairs) // count)]
+
+
+def translations_at_the_end(valid: Sequence[Pair], test: Sequence[Pair]) -> int:
+    """How many sentences are translated for the final scores of both translators."""
+    return 2 * (len(valid) + len(test) + len(spread(valid, _CALIBRATED)))
 
 
 @torch.inference_mode()

@@ -29,6 +29,7 @@ from regard.translate.training.loop import TrainingSetup
 from regard.translate.training.piece_sampling import check_piece_sampling
 from regard.translate.training.resuming import Position, State, seed_all
 from regard.translate.training.schedules import least_forcing
+from regard.translate.training.scoring import translations_at_the_end
 from regard.translate.vectors import VectorReport, load_vectors
 from regard.translate.vocabulary import WordVocabulary
 
@@ -94,7 +95,10 @@ def set_up(
     )
     if state is None and start is None:
         say_by_frequency(model, train)
-    return TrainingSetup(fabric, config, folder, vocabularies, model, train, valid, pairs.valid)
+    scored = translations_at_the_end(pairs.valid, pairs.test)
+    return TrainingSetup(
+        fabric, config, folder, vocabularies, model, train, valid, pairs.valid, scored
+    )
 
 
 def new_blocks(setting: TrainingSetup, pairs: Pairs) -> Blocks:

@@ -68,13 +68,17 @@ class Best:
 
 
 class Clock:
-    """Elapsed time; earlier parts of a resumed run count for `total`, not for the limit."""
+    """Elapsed time; earlier parts of a resumed run count for `total`, not for the limit.
+
+    `reserved` seconds before the limit are for what comes after the last step.
+    """
 
     def __init__(self, minutes: float | None, earlier: float = 0.0) -> None:
         if minutes is not None and not minutes >= 0:
             raise RegardError(f"minutes must be at least 0, found {minutes}")
         self.limit = None if minutes is None else minutes * 60
         self.earlier = earlier
+        self.reserved = 0.0
         self.start = time.monotonic()
 
     @property
@@ -89,8 +93,8 @@ class Clock:
 
     @property
     def over(self) -> bool:
-        """Whether the time is up."""
-        return self.limit is not None and self.here >= self.limit
+        """Whether the time for steps is up."""
+        return self.limit is not None and self.here >= self.limit - self.reserved
 
 
 class StopRequest:
