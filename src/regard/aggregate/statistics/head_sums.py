@@ -91,6 +91,8 @@ class RowSums:
         self.row_weights = self.counted.double() if kept is None else self.counted * self.mass
         #: of each row, divided by its sum
         self.entropy = self.answers["entropy"] / _safe(self.mass) + _safe(self.mass).log()
+        #: number of keys that each row rests on, 1 / Σⱼ Aᵢⱼ² of the row divided by its sum
+        self.effective = self.mass.square() / _safe(self.answers["squares"])
         #: mean weight that each key receives, (batch, head, key); NaN without rows
         self.received = self.answers["received"][:, :, 0] / self.row_weights.sum(2, keepdim=True)
         self._sight = _Sight(self)
@@ -124,7 +126,7 @@ class RowSums:
             "examples": (~largest.isnan()).double(),
             "entropy": self._weighed(self.entropy),
             "even": self._weighed(self._sight.number.log().expand_as(self.entropy)),
-            "effective": self._weighed(self.mass.square() / _safe(answers["squares"])),
+            "effective": self._weighed(self.effective),
             "sink": self._total(answers["sums"][:, :, 1]),
             "peak": largest.nan_to_num(0.0),
         }
