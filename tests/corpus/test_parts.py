@@ -241,7 +241,7 @@ def test_questions_to_answers_that_make_no_sense_are_refused():
     ratio, bins = Ratio(), Bins(0.0, 1.0, 2)
     ratio.add(torch.ones(2, 1), torch.ones(2, 1))
     bins.add(torch.ones(1, 1, 1), torch.ones(1, 1, 1, dtype=torch.bool))
-    with pytest.raises(RegardError, match="confidence=95.0, expected above 0 and below 1"):
+    with pytest.raises(RegardError, match=r"confidence=95.0, expected above 0 and below 1"):
         ratio.result().interval(95.0)
     with pytest.raises(RegardError, match=r"quantiles: \[50.0\], expected numbers from 0 to 1"):
         bins.result().quantiles(50.0)

@@ -1,7 +1,7 @@
 """What statistics say, against plain loops; and that batches, order and padding change nothing."""
 
 import random
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 
 import pytest
 import statistics_loops as loops
@@ -242,8 +242,10 @@ def assert_alike(mine, theirs):
 
 
 def leaves(result):
-    fields = getattr(result, "__dict__", result)
-    return [leaf for leaf in tree_leaves(fields) if leaf is not None]
+    flat = []
+    for leaf in tree_leaves(result):
+        flat += leaves(vars(leaf)) if is_dataclass(leaf) else [leaf]
+    return flat
 
 
 @settings(max_examples=8, deadline=None)

@@ -98,12 +98,13 @@ def collect(
             advance(len(shard.documents))
             number += 1
     if folder is not None:
+        folder.check_end(number)
         for state in folder.states(named):
             total.merge(state)
     if not total.sites:
         raise RegardError(_nothing(total))
     if folder is not None:
-        folder.finish(total, number)
+        folder.finish(total)
     return Collection(total)
 
 
@@ -194,6 +195,8 @@ def _corpus(corpus: Any, tokenizer: Any) -> Corpus:
 def _named(statistics: Statistics) -> dict[str, Statistic]:
     """Statistics by name; reducers averaged."""
     if isinstance(statistics, Mapping):
+        if wrong := [name for name in statistics if "/" in name]:
+            raise RegardError(f"statistics: {wrong[0]!r}, expected a name without '/'")
         return {name: _statistic(each) for name, each in statistics.items()}
     if isinstance(statistics, str) or not isinstance(statistics, Iterable):
         raise RegardError(f"statistics: {statistics!r}, expected a list, as [Sharpness()]")

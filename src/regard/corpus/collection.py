@@ -8,6 +8,7 @@ from typing import Any
 
 from regard.aggregate import Report
 from regard.aggregate.statistics.report import HeadRow, rows_of
+from regard.corpus.corpus import Failure
 from regard.corpus.estimates import Estimate
 from regard.corpus.state import State
 from regard.corpus.statistics.figures import HeadFigures
@@ -38,8 +39,8 @@ class Collection(Mapping[str, dict[str, Any]]):
         return self.state.tokens
 
     @property
-    def failures(self) -> list[Any]:
-        """Documents that were left out, as `Failure`."""
+    def failures(self) -> list[Failure]:
+        """Documents that were left out."""
         return self.state.failures
 
     @property

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
+from regard.aggregate.statistics.head_sums import RowSums
 from regard.corpus.batch import Batch
 from regard.corpus.corpus import Corpus, OnFailure, Shard, naming
 from regard.corpus.state import State
@@ -79,18 +80,19 @@ class Observer:
         batch: Batch,
         asked: Mapping[str, Mapping[str, Reducer]],
     ) -> None:
-        mass = batch.questions.reducers["sums"]
+        questions, recipe = batch.questions, record.recipe
+        always = questions.reducers["sums"]
         reducers = {id(each): each for own in asked.values() for each in own.values()}
-        reducers[id(mass)] = mass
-        answers = dict(zip(reducers, reduce(record.recipe, list(reducers.values()))))
-        sums = answers[id(mass)][:, :, 0].cpu()
-        real = batch.positions.rows[:, None]
-        if not bool(sums.isfinite().logical_or(~real).all()):
+        reducers[id(always)] = always
+        answers = dict(zip(reducers, reduce(recipe, list(reducers.values()))))
+        known = {key: each for key, each in questions.reducers.items() if id(each) in answers}
+        sums = RowSums(recipe, questions, {key: answers[id(each)] for key, each in known.items()})
+        if not bool((sums.mass.isfinite() | ~batch.positions.rows[:, None]).all()):
             raise RegardError(f"{record.name}: its weights are not finite")
-        rows = real & (sums > 0)
         for name, parts in state.parts(record.name).items():
             own = {key: answers[id(each)] for key, each in asked[name].items()}
-            self.statistics[name].update(parts, Attention(record, batch, own, rows))
+            attention = Attention(record, batch, own, sums.counted, sums)
+            self.statistics[name].update(parts, attention)
 
 
 def _left_out(record: Record, batch: Batch) -> str:

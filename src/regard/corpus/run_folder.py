@@ -86,20 +86,31 @@ class RunFolder:
         about = {"first": shard.first, "size": shard.size, "digest": shard.digest}
         _SHARD.write(self.shard(shard.number), state.tensors(), state.header() | about)
 
-    def states(self, statistics: Mapping[str, Statistic]) -> Iterator[State]:
-        """What each shard added, in order, up to the first one that is missing."""
-        number = 0
-        while (path := self.shard(number)).exists():
-            header, tensors = _SHARD.read(path)
-            yield State.of(statistics, header, tensors)
-            number += 1
+    def numbers(self) -> list[int]:
+        """The shards that are done."""
+        return sorted(int(path.stem) for path in self.shards.glob("*.safetensors"))
 
-    def finish(self, state: State, n_shards: int) -> None:
+    def states(self, statistics: Mapping[str, Statistic]) -> Iterator[State]:
+        """What each shard added, in their order, so that sums are the same to the last bit."""
+        for number in self.numbers():
+            header, tensors = _SHARD.read(self.shard(number))
+            yield State.of(statistics, header, tensors)
+
+    def check_end(self, n_shards: int) -> None:
+        """Refuse shards beyond the end of the corpus."""
+        beyond = [number for number in self.numbers() if number >= n_shards]
+        if beyond:
+            raise RegardError(
+                f"{self.shard(beyond[0])} was collected from other documents: the corpus had more "
+                f"than the {n_shards} shards of now"
+            )
+
+    def finish(self, state: State) -> None:
         """Write the results."""
         _SHARD.write(self.results, state.tensors(), state.header())
         lines = [json.dumps(failure._asdict(), ensure_ascii=False) for failure in state.failures]
         write_text(self.failures, "".join(f"{line}\n" for line in lines))
-        paths = [*(self.shard(number) for number in range(n_shards)), self.results]
+        paths = [*map(self.shard, self.numbers()), self.results]
         checksums = {path.relative_to(self.path).as_posix(): _checksum(path) for path in paths}
         self._write(self.settings(), checksums)
 

@@ -51,16 +51,12 @@ class Attention:
     answers: Mapping[str, Any]  #: to what this statistic asked, under its names
     rows: Bool[Tensor, "batch head query"]  #: queries that count: real, and attend to something
 
+    row_sums: RowSums  #: made of those answers that are to `batch.questions.reducers`
+
     @cached_property
     def recipe(self) -> Recipe:
         """What the weights are made from."""
         return self.record.recipe
-
-    @cached_property
-    def row_sums(self) -> RowSums:
-        """Sums by example for the figures of heads, of a statistic that asked
-        `batch.questions.reducers`."""
-        return RowSums(self.recipe, self.batch.questions, self.answers)
 
 
 class Statistic(ABC):

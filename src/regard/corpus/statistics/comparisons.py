@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from regard.aggregate.statistics.head_divergence import divergence_of, divergence_sums
+from regard.anatomy.modes import evaluation_mode
 from regard.corpus.batch import Batch
 from regard.corpus.parts import Mean, Ratio
 from regard.corpus.statistic import Attention, Parts, Statistic
@@ -62,7 +63,11 @@ class Drift(Statistic):
     def _records(self, batch: Batch) -> dict[str, Record]:
         """The attentions of the reference on a batch."""
         if self._seen[0] is not batch:
-            with torch.inference_mode(), capture(self.reference) as trace:
+            with (
+                evaluation_mode(self.reference),
+                torch.inference_mode(),
+                capture(self.reference) as trace,
+            ):
                 run_on(self.reference, batch.inputs)
             self._seen = batch, {record.name: record for record in trace}
         return self._seen[1]

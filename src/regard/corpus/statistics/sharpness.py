@@ -37,7 +37,7 @@ class Sharpness(Statistic):
         self.bins = bins
 
     def asks(self, batch: Batch) -> Mapping[str, Reducer]:
-        return batch.questions.reducers
+        return {name: batch.questions.reducers[name] for name in ("entropy", "squares")}
 
     def start(self) -> Parts:
         return {
