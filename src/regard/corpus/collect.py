@@ -19,7 +19,7 @@ from regard.corpus.corpus import Corpus, Shard
 from regard.corpus.observing import Model, Observer
 from regard.corpus.run_folder import RunFolder
 from regard.corpus.state import State
-from regard.corpus.statistic import Statistic
+from regard.corpus.statistic import Statistic, settings_of
 from regard.corpus.token_table import CATEGORIES
 from regard.errors import RegardError
 from regard.kernel.reducers.base import Reducer
@@ -164,7 +164,7 @@ def _loaded(name: str, **about: Any) -> Statistic:
 def _observed(observer: Observer, corpus: Corpus, shard: Shard, *, skip: bool) -> State:
     """What a shard adds; an error where all of its documents fail, which is no fault of theirs."""
     state = observer.shard(corpus, shard, skip)
-    if not state.examples and shard.size >= corpus.shard_size:
+    if not state.examples and shard.size >= max(2, corpus.shard_size):
         raise RegardError(f"collect: shard {shard.number}: {_nothing(state)}")
     return state
 
@@ -233,11 +233,7 @@ def _settings(
         "statistics": {
             name: {
                 "class": type(each).__name__,
-                "settings": {
-                    key: _described(value)
-                    for key, value in vars(each).items()
-                    if not key.startswith("_")
-                },
+                "settings": {key: _described(value) for key, value in settings_of(each).items()},
             }
             for name, each in statistics.items()
         },

@@ -60,11 +60,14 @@ class Collection(Mapping[str, dict[str, Any]]):
             hint = f", such as {near[0]!r}" if near else ""
             raise KeyError(f"no statistic is named {name!r}{hint}; there are {', '.join(self)}")
         if name not in self._results:
-            statistic = self.state.statistics[name]
-            self._results[name] = {
-                site: statistic.result(parts[name]) for site, parts in self.state.sites.items()
-            }
+            self._results[name] = {site: self._result(name, site) for site in self.sites}
         return self._results[name]
+
+    def _result(self, name: str, site: str) -> Any:
+        parts = self.state.sites[site][name]
+        if empty := [part for part, held in parts.items() if not held.arrays]:
+            raise RegardError(f"{name}: {site}: nothing was added to {empty[0]!r}")
+        return self.state.statistics[name].result(parts)
 
     def __repr__(self) -> str:
         counts = f"{self.examples} documents, {self.tokens} tokens, {len(self.sites)} attentions"

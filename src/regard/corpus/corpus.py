@@ -24,6 +24,7 @@ class Failure(NamedTuple):
     error: str
 
 
+_NAMED = 5  # documents of a batch that an error names
 OnFailure = Callable[[Failure], None] | None
 
 
@@ -282,9 +283,8 @@ def naming(numbers: Sequence[int], on_failure: OnFailure) -> Iterator[None]:
         if not isinstance(error, RegardError):
             reason = f"{type(error).__name__}: {reason}"
         if on_failure is None:
-            last = f" to {max(numbers)}" if len(numbers) > 1 else ""
-            what = "documents" if last else "document"
-            raise RegardError(f"{what} {min(numbers)}{last}: {reason}") from error
+            named = ", ".join(map(str, sorted(numbers)[:_NAMED])) + ", …" * (len(numbers) > _NAMED)
+            raise RegardError(f"document{'s' * (len(numbers) > 1)} {named}: {reason}") from error
         for number in numbers:
             on_failure(Failure(number, reason))
 

@@ -37,23 +37,30 @@ class Observer:
         self.model, self.statistics, self.where = model, statistics, where
 
     def shard(self, corpus: Corpus, shard: Shard, skip: bool) -> State:
-        """What a shard adds. Documents that fail are left out where `skip`, else they are errors;
-        of a batch that fails, each document is then read alone."""
+        """What a shard adds. Documents that fail are left out where `skip`, else the first one is
+        an error that names it."""
         state = State(self.statistics)
         on_failure: OnFailure = state.failures.append if skip else None
         for batch in corpus.batches(shard, on_failure):
-            alone = skip and len(batch.documents) > 1
             try:
-                with naming(batch.numbers, None if alone else on_failure):
-                    state.merge(self.batch(batch))
-            except RegardError:
-                if not alone:
-                    raise
-                for document in batch.documents:
-                    with naming([document.number], on_failure):
-                        state.merge(self.batch(corpus.joined([document])))
+                added = self.batch(batch)
+            except Exception as error:
+                self._one_by_one(state, corpus, batch, error, on_failure)
+            else:
+                state.merge(added)
         state.failures.sort()
         return state
+
+    def _one_by_one(
+        self, state: State, corpus: Corpus, batch: Batch, error: Exception, on_failure: OnFailure
+    ) -> None:
+        """Add a batch that failed document by document, to find which of them is the cause."""
+        for document in batch.documents:
+            with naming([document.number], on_failure):
+                state.merge(self.batch(corpus.joined([document])))
+        if not batch.documents or on_failure is None:  # the batch was given, or none fails alone
+            with naming(batch.numbers, on_failure):
+                raise error
 
     def batch(self, batch: Batch) -> State:
         """What a batch adds; an error adds nothing."""

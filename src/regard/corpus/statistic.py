@@ -92,8 +92,13 @@ class Statistic(ABC):
         return next(iter(results.values())) if len(results) == 1 else results
 
     def __repr__(self) -> str:
-        settings = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        settings = ", ".join(f"{name}={value!r}" for name, value in settings_of(self).items())
         return f"{type(self).__name__}({settings})"
+
+
+def settings_of(statistic: Statistic) -> dict[str, Any]:
+    """Its attributes, without those that are its own business."""
+    return {name: value for name, value in vars(statistic).items() if name[0] != "_"}
 
 
 def snake_case(name: str) -> str:
