@@ -47,10 +47,6 @@ def test_a_killed_run_continues_with_the_same_numbers(tmp_path):
     assert resumed.complete and resumed.examples == 40
     assert resumed.state.equals(whole.state)
     assert all(path.stat().st_mtime_ns == time for path, time in times.items())  # not done again
-    results = [
-        (tmp_path / name / "results.safetensors").read_bytes() for name in ("killed", "whole")
-    ]
-    assert results[0] == results[1]
 
 
 @pytest.fixture
