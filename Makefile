@@ -95,6 +95,7 @@ bench: setup $(PEERS)/.ready
 	$(PEERS)/bin/python benchmarks/memory.py --quick
 	$(BIN)/python benchmarks/aggregate.py --quick
 	$(BIN)/python benchmarks/report.py --quick
+	$(BIN)/python benchmarks/collect.py --quick
 	$(BIN)/python benchmarks/explain.py --quick
 	$(BIN)/python benchmarks/studies.py --quick
 	$(BIN)/python benchmarks/viewer.py --quick

@@ -5,7 +5,7 @@ import sys
 
 OPTIONAL = """
 matplotlib typer rich transformers tokenizers safetensors starlette uvicorn lightning scipy
-sentencepiece sacrebleu hypothesis beartype
+pyarrow sentencepiece sacrebleu hypothesis beartype
 """
 STATES = [
     "torch.get_num_threads()",

@@ -8,9 +8,9 @@ from regard import translate
 NAMES = """
 Attended CaptureWarning Distance EditWarning EffectiveKeys Entropy FullWeights HeadMax HeadMean
 HeadMin Histogram Mechanism QueryRows ReceivedAttention Recipe Record Reducer RegardError
-ResidualStream SegmentWeights TopK Trace WeightedSum alti attend attention_flow capture
-combine_heads edit gradient_attention graft head_importance knockout load_trace masks mean_attention
-norm_attention patch prune reduce register_recipe relevance rollout stitch trace
+ResidualStream SegmentWeights Statistic TopK Trace WeightedSum alti attend attention_flow capture
+collect combine_heads edit gradient_attention graft head_importance knockout load_trace masks
+mean_attention norm_attention patch prune reduce register_recipe relevance rollout stitch trace
 """
 
 TRANSLATE = """

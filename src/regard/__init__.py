@@ -16,6 +16,7 @@ from regard.aggregate import (
     rollout,
 )
 from regard.contract import Attended, Mechanism
+from regard.corpus import Statistic, collect
 from regard.editing import EditWarning, edit, knockout, patch
 from regard.errors import RegardError
 from regard.grafting import graft
@@ -47,6 +48,7 @@ __version__ = "0.1.0"
 _FAMILIES = (
     "aggregate",
     "blocks",
+    "corpus",
     "editing",
     "explain",
     "grafting",
@@ -88,6 +90,7 @@ __all__ = [
     "RegardError",
     "ResidualStream",
     "SegmentWeights",
+    "Statistic",
     "TopK",
     "Trace",
     "WeightedSum",
@@ -95,6 +98,7 @@ __all__ = [
     "attend",
     "attention_flow",
     "capture",
+    "collect",
     "combine_heads",
     "edit",
     "gradient_attention",

@@ -6,7 +6,7 @@ import torch
 import regard
 from regard import masks
 from regard.errors import RegardError, ShapeError
-from regard.kernel.reducers import Offsets, Repeats
+from regard.kernel.reducers import Offsets, OwnSegment, Repeats
 from regard.kernel.reducers.positions import upright
 from regard.recipe import Dot, Given
 
@@ -59,6 +59,34 @@ def test_offsets(shape, tile):
     (got,) = regard.reduce(Given(weights), [Offsets()], tile=tile)
     everything = torch.ones(shape[0], max(shape[2:]))
     torch.testing.assert_close(got, offsets(weights, everything, everything), atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("tile", TILES)
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape[2] <= shape[3]])
+def test_own_segment(shape, tile):
+    weights = made(*shape)
+    generator = torch.Generator().manual_seed(4)
+    segments = torch.randint(-2, 3, (shape[0], shape[3]), generator=generator)
+    (got,) = regard.reduce(Given(weights), [OwnSegment(segments)], tile=tile)
+    own = segments[:, shape[3] - shape[2] :, None]
+    same = (own == segments[:, None]) & (own >= 0)  # below 0 there is no segment
+    want = (weights * same[:, None]).sum(3)
+    torch.testing.assert_close(got, want, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("segments", "text"),
+    [
+        (torch.zeros(5), "OwnSegment: segments are torch.float32, expected whole numbers"),
+        (torch.zeros(1, 1, 5).int(), "OwnSegment: segments has 3 axes, expected"),
+        (torch.zeros(4).int(), "OwnSegment: segments: axis key has size 4, expected 5"),
+        (torch.zeros(3, 5).int(), "OwnSegment: segments: axis batch has size 3, expected 2"),
+        (torch.zeros(5).int(), "OwnSegment: 9 queries for 5 keys; segments are of one sequence"),
+    ],
+)
+def test_segments_that_do_not_fit_are_refused(segments, text, without_shape_checks):
+    with pytest.raises(RegardError, match=text):
+        regard.reduce(Given(made(2, 1, 9, 5)), [OwnSegment(segments)])
 
 
 @pytest.mark.parametrize("after", [0, 1, 3])

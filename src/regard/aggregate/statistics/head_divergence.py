@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from regard.aggregate.sources import NO_TYPE, Layer, check_shares, layers_of
 from regard.aggregate.statistics.head_statistics import is_cross, layer_numbers
 from regard.aggregate.statistics.token_positions import positions_of
 from regard.errors import RegardError, ShapeError
+from regard.recipe import Recipe
 from regard.types import Kind, pieces
 
 _STRIP = 1 << 18  # weights of all heads that are compared at a time; they stay in a core's cache
@@ -132,52 +133,73 @@ def _compare(layers: list[Layer], real: Any) -> Float[Tensor, "head head"]:
                 "over the same queries and keys are compared; leave out between_layers=True"
             )
     kept = positions_of(first, is_cross(first), None, real, None).rows  # (batch or 1, query)
-    total = torch.zeros((), dtype=torch.float64)
-    count = torch.zeros((), dtype=torch.float64)
-    for rows, weights in _strips(layers):
-        real_rows = kept[:, rows].expand(first.recipe.shape.batch, -1).flatten()
-        summed, counted = _strip(weights, real_rows.to(weights.device))
-        total, count = total + summed, count + counted
-    mean = (total / count).clamp_min(0.0)
+    total, count = divergence_sums([layer.recipe for layer in layers], kept)
+    mean = (total.sum(0) / count.sum(0)).clamp_min(0.0)
     return mean.triu(1) + mean.triu(1).T
 
 
 @torch.no_grad()
-def _strips(layers: list[Layer]) -> Iterator[tuple[slice, Float[Tensor, "head row key"]]]:
-    """Some queries of all heads at a time, examples beside each other."""
-    recipes = [layer.recipe.detach().plain() for layer in layers]
+def divergence_sums(
+    recipes: Sequence[Recipe], kept: Bool[Tensor, "batch_or_1 query"]
+) -> tuple[Float[Tensor, "batch head head"], Float[Tensor, "batch head head"]]:
+    """Divergences between the heads of recipes over the same positions, summed over the rows of
+    each example, and how many rows there were; above the diagonal."""
+    recipes = [recipe.detach().plain() for recipe in recipes]
     batch, _, queries, keys = recipes[0].shape
     heads = sum(recipe.shape.heads for recipe in recipes)
+    total = torch.zeros(batch, heads, heads, dtype=torch.float64)
+    count = torch.zeros_like(total)
     for rows in pieces(queries, max(1, _STRIP // max(1, heads * batch * keys))):
-        strips = [recipe.weights(rows).transpose(0, 1).flatten(1, 2) for recipe in recipes]
-        yield rows, torch.cat(strips)
+        weights = torch.cat([recipe.weights(rows).transpose(0, 1) for recipe in recipes])
+        summed, counted = _strip(weights, kept[:, rows].to(weights.device))
+        total, count = total + summed, count + counted
+    return total, count
 
 
 def _strip(
-    weights: Float[Tensor, "head row key"], real: Bool[Tensor, " row"]
-) -> tuple[Float[Tensor, "head head"], Float[Tensor, "head head"]]:
-    """Divergences summed over rows, and how many rows there were, above the diagonal.
+    weights: Float[Tensor, "head batch row key"], real: Bool[Tensor, "batch_or_1 row"]
+) -> tuple[Float[Tensor, "batch head head"], Float[Tensor, "batch head head"]]:
+    """The same of some rows.
 
     With c = a + b, JS(a, b) = ½ Σ a log a + ½ Σ b log b − ½ Σ c log c + log 2.
     """
-    mass = weights.sum(2, keepdim=True)
-    rows = real & (mass[..., 0] > 0)  # (head, row)
-    weights = weights / torch.where(mass > 0, mass, 1.0)
-    own = _sum_log(weights)  # (head, row)
-    heads = len(weights)
-    total = torch.zeros(heads, heads, dtype=torch.float64)
-    count = torch.zeros(heads, heads, dtype=torch.float64)
+    weights, mass = _shares(weights)
+    rows = real & (mass > 0)  # (head, batch, row)
+    own = _sum_log(weights)  # (head, batch, row)
+    heads, batch = weights.shape[:2]
+    total = torch.zeros(batch, heads, heads, dtype=torch.float64)
+    count = torch.zeros_like(total)
     for head in range(heads - 1):
         later = slice(head + 1, None)
         joint = _sum_log(weights[later] + weights[head])
         divergence = (own[later] + own[head] - joint) / 2 + math.log(2)
         both = rows[later] & rows[head]
-        total[head, later] = torch.where(both, divergence, 0.0).sum(1).cpu().double()
-        count[head, later] = both.sum(1).cpu().double()
+        total[:, head, later] = torch.where(both, divergence, 0.0).sum(2).cpu().double().T
+        count[:, head, later] = both.sum(2).cpu().double().T
     return total, count
 
 
-def _sum_log(values: Float[Tensor, "head row key"]) -> Float[Tensor, "head row"]:
+@torch.no_grad()
+def divergence_of(first: Recipe, second: Recipe) -> Float[Tensor, "batch head query"]:
+    """Divergence of each row from the same row of another attention over the same positions."""
+    strips = []
+    batch, heads, queries, keys = first.shape
+    pair = [recipe.detach().plain() for recipe in (first, second)]
+    for rows in pieces(queries, max(1, _STRIP // max(1, heads * batch * keys))):
+        one, other = (_shares(recipe.weights(rows))[0] for recipe in pair)
+        strips.append((_sum_log(one) + _sum_log(other) - _sum_log(one + other)) / 2 + math.log(2))
+    return torch.cat(strips, 2).clamp_min(0.0)
+
+
+def _shares(
+    weights: Float[Tensor, "*lead row key"],
+) -> tuple[Float[Tensor, "*lead row key"], Float[Tensor, "*lead row"]]:
+    """Rows divided by their sums, and the sums."""
+    mass = weights.sum(-1)
+    return weights / torch.where(mass > 0, mass, 1.0)[..., None], mass
+
+
+def _sum_log(values: Float[Tensor, "*lead row key"]) -> Float[Tensor, "*lead row"]:
     logs = values.clamp_min(torch.finfo(values.dtype).tiny).log_()
-    total: Tensor = logs.mul_(values).sum(2)
+    total: Tensor = logs.mul_(values).sum(-1)
     return total

@@ -6,6 +6,7 @@ Sums add up, over the examples of a batch and over the batches of a corpus; figu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -20,6 +21,8 @@ from regard.kernel.reducers.base import Matrix, Reducer, Sum
 from regard.recipe import Edges, Recipe
 
 SINK = 0.4  #: share of a head's attention from which what receives it is a sink
+
+_ENTRIES = 1 << 20  # queries of hidden keys that are taken out at a time
 
 PerHead = Float[Tensor, "batch head"]
 PerQuery = Float[Tensor, "batch head query"]
@@ -89,11 +92,6 @@ class RowSums:
         self.mass = self.answers["sums"][:, :, 0]  # (batch, head, query)
         self.counted = self.positions.rows[:, None] & (self.mass > 0)
         self.row_weights = self.counted.double() if kept is None else self.counted * self.mass
-        #: of each row, divided by its sum
-        self.entropy = self.answers["entropy"] / _safe(self.mass) + _safe(self.mass).log()
-        #: mean weight that each key receives, (batch, head, key); NaN without rows
-        self.received = self.answers["received"][:, :, 0] / self.row_weights.sum(2, keepdim=True)
-        self._sight = _Sight(self)
 
     @classmethod
     def of_kept(cls, other: RowSums, keys: Keys) -> RowSums:
@@ -102,6 +100,21 @@ class RowSums:
         kept = _Kept(list(questions.reducers.values()), keys)
         answers = dict(zip(questions.reducers, reduce(other.recipe, [kept])[0]))
         return cls(other.recipe, questions, answers, keys)
+
+    @cached_property
+    def entropy(self) -> PerQuery:
+        """Of each row divided by its sum."""
+        return self.answers["entropy"] / _safe(self.mass) + _safe(self.mass).log()
+
+    @cached_property
+    def effective(self) -> PerQuery:
+        """Number of keys that each row rests on, 1 / Σⱼ Aᵢⱼ² of the row divided by its sum."""
+        return self.mass.square() / _safe(self.answers["squares"])
+
+    @cached_property
+    def received(self) -> PerKey:
+        """Mean weight that each key receives; NaN without rows."""
+        return self.answers["received"][:, :, 0] / self.row_weights.sum(2, keepdim=True)
 
     def sinks(self) -> Keys:
         """Special tokens, and keys that receive that much of a head's attention."""
@@ -117,21 +130,21 @@ class RowSums:
         """By name, (batch, head): those of `RATIOS`, and `even`, the entropy of even attention to
         all keys in sight; in a sequence also `squared_distance` and, with an axis of offsets from
         1 − keys on, `offsets` and `even_offsets`, what even attention would put at each."""
-        answers = self.answers
+        answers, sight = self.answers, _Sight(self)
         largest = self.received.amax(2)
         sums = {
             "rows": self.number(),
             "examples": (~largest.isnan()).double(),
             "entropy": self._weighed(self.entropy),
-            "even": self._weighed(self._sight.number.log().expand_as(self.entropy)),
-            "effective": self._weighed(self.mass.square() / _safe(answers["squares"])),
+            "even": self._weighed(sight.number.log().expand_as(self.entropy)),
+            "effective": self._weighed(self.effective),
             "sink": self._total(answers["sums"][:, :, 1]),
             "peak": largest.nan_to_num(0.0),
         }
         if self.positions.special is not None:
             sums["special"] = self._total(answers["sums"][:, :, 2])
         if self.ordered:
-            sums |= self._by_position(window)
+            sums |= self._by_position(window) | {"even_offsets": sight.offsets()}
         for name, score in self.questions.scores.items():
             copied = score.found(self.shape.queries)
             sums[name] = self._total(answers[name], copied)
@@ -165,7 +178,6 @@ class RowSums:
         padded = F.pad(self.in_sight, (1, 1))[..., keys - queries :]  # from before the first query
         return {
             "offsets": total,
-            "even_offsets": self._sight.offsets(),
             "mass": total.sum(2),
             "distance": total @ distance,
             "squared_distance": total @ distance.square(),
@@ -228,13 +240,16 @@ class _Sight:
             runs.scatter_add_(2, index[:, None].expand_as(share), sign * share)
         offsets = runs.cumsum(2)[..., :-1]
         if self.rows.kept is not None:
-            for example, head, key in (~self.rows.kept).nonzero().tolist():
-                first, last = (
-                    end.expand(batch, queries)[example] for end in (self.first, self.last)
-                )
-                seen = (first <= key) & (key <= last)
-                place = key - self.own + keys - 1
-                offsets[example, head].index_add_(0, place, -share[example, head] * seen)
+            first, last = (end.expand(batch, queries) for end in (self.first, self.last))
+            flat = offsets.flatten()
+            for hidden in (~self.rows.kept).nonzero().split(max(1, _ENTRIES // queries)):
+                example, head, key = (column[:, None] for column in hidden.T)
+                seen = (first[example[:, 0]] <= key) & (key <= last[example[:, 0]])
+                start = (example * heads + head) * offsets.shape[2]
+                index = start + key - self.own + keys - 1  # (hidden, query)
+                taken = share[example[:, 0], head[:, 0]] * seen
+                flat.index_add_(0, index.flatten(), -taken.flatten())
+            offsets = flat.view_as(offsets)
         return offsets.clamp_min(0.0)
 
 

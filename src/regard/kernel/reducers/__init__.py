@@ -4,6 +4,7 @@ from regard.kernel.reducers.maps import FullWeights, HeadMax, HeadMean, HeadMin
 from regard.kernel.reducers.positions import Offsets, Repeats
 from regard.kernel.reducers.products import (
     Distance,
+    OwnSegment,
     ReceivedAttention,
     ReceivedGradient,
     SegmentWeights,
@@ -30,6 +31,7 @@ __all__ = [
     "Histogram",
     "KeyCounts",
     "Offsets",
+    "OwnSegment",
     "QueryRows",
     "ReceivedAttention",
     "ReceivedGradient",

@@ -24,14 +24,12 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.errors import UnavailableError
 from regard.recipe import Recipe
 from regard.recipe.base import heads_of
 from regard.types import NEVER, Kind
@@ -155,10 +153,6 @@ class Reducer(ABC):
         """The reducer for weights of a kind: itself, or one that needs no logarithms where signed
         weights and gates have none."""
         return self
-
-    def combine(self, results: Sequence[Any]) -> Any:
-        """One answer for a corpus out of many, where adding up makes sense."""
-        raise UnavailableError(f"{type(self).__name__}: results do not add up over a corpus")
 
     def started(self: _This, matrix: Matrix) -> _This:
         """A copy of this reducer, ready for the tiles of `matrix`."""

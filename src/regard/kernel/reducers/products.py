@@ -156,16 +156,7 @@ class SegmentWeights(Sum):
         differentiable: bool = False,
     ) -> None:
         super().__init__(differentiable=differentiable)
-        if segments.is_floating_point():
-            raise RegardError(
-                f"SegmentWeights: segments are {segments.dtype}, expected whole numbers"
-            )
-        if segments.dim() not in (1, 2):
-            raise ShapeError(
-                f"SegmentWeights: segments has {segments.dim()} axes, "
-                "expected (key,) or (batch, key)"
-            )
-        self.segments = segments if segments.dim() == 2 else segments[None]
+        self.segments = _segments("SegmentWeights", segments)
         most = int(self.segments.max()) if self.segments.numel() else -1
         self.n_segments = most + 1 if n_segments is None else n_segments
         if most >= self.n_segments or (self.segments < 0).any():
@@ -174,16 +165,7 @@ class SegmentWeights(Sum):
             )
 
     def start(self, matrix: Matrix) -> None:
-        if self.segments.shape[1] != matrix.keys:
-            raise ShapeError(
-                f"SegmentWeights: segments: axis key has size {self.segments.shape[1]}, "
-                f"expected {matrix.keys}"
-            )
-        if self.segments.shape[0] not in (1, matrix.examples):
-            raise ShapeError(
-                f"SegmentWeights: segments: axis batch has size {self.segments.shape[0]}, "
-                f"expected {matrix.examples}"
-            )
+        _check_segments("SegmentWeights", self.segments, matrix)
         numbers = matrix.own(self.segments).to(matrix.device)
         self.member = F.one_hot(numbers, self.n_segments).to(matrix.dtype)  # (…, key, segment)
         self.total = matrix.zeros(matrix.queries, self.n_segments)
@@ -193,6 +175,44 @@ class SegmentWeights(Sum):
     ) -> None:
         assert weights is not None
         self.total[..., rows, :] += weights @ self.member[..., columns, :]
+
+
+class OwnSegment(Sum):
+    """Weight each query gives to the keys of its own segment, (batch, head, query).
+
+    Queries are the last positions of the keys. The query itself is of its segment.
+
+    Args:
+        segments: the segment number of every key, (key,) or (batch or 1, key); what is below 0
+            belongs to none.
+    """
+
+    needs_log_weights = False
+    stackable = True
+
+    def __init__(self, segments: Int[Tensor, "*_"], *, differentiable: bool = False) -> None:
+        super().__init__(differentiable=differentiable)
+        self.segments = _segments("OwnSegment", segments)
+
+    def start(self, matrix: Matrix) -> None:
+        _check_segments("OwnSegment", self.segments, matrix)
+        if matrix.queries > matrix.keys:
+            raise ShapeError(
+                f"OwnSegment: {matrix.queries} queries for {matrix.keys} keys; segments are of one "
+                "sequence, whose last positions are the queries"
+            )
+        self.theirs = matrix.own(self.segments).to(matrix.device)
+        mine = self.theirs[..., matrix.keys - matrix.queries :]
+        self.mine = mine.masked_fill(mine < 0, -2)  # unlike any key's
+        self.total = matrix.zeros(matrix.queries)
+
+    def tile(
+        self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
+    ) -> None:
+        assert weights is not None
+        theirs = self.theirs.clamp_min(-1)[..., None, columns]
+        same = self.mine[..., rows, None] == theirs
+        self.total[..., rows] += (weights * same).sum(-1)
 
 
 class Distance(Sum):
@@ -257,6 +277,23 @@ class Distance(Sum):
 
 def _range(where: slice, like: Tensor) -> Tensor:
     return torch.arange(where.start, where.stop, dtype=like.dtype, device=like.device)
+
+
+def _segments(reducer: str, segments: Tensor) -> Tensor:
+    """Numbers of segments as (batch or 1, key)."""
+    if segments.is_floating_point():
+        raise RegardError(f"{reducer}: segments are {segments.dtype}, expected whole numbers")
+    if segments.dim() not in (1, 2):
+        raise ShapeError(
+            f"{reducer}: segments has {segments.dim()} axes, expected (key,) or (batch, key)"
+        )
+    return segments if segments.dim() == 2 else segments[None]
+
+
+def _check_segments(reducer: str, segments: Tensor, matrix: Matrix) -> None:
+    for axis, size, wanted in zip(("batch", "key"), segments.shape, (matrix.examples, matrix.keys)):
+        if size != wanted and not (axis == "batch" and size == 1):
+            raise ShapeError(f"{reducer}: segments: axis {axis} has size {size}, expected {wanted}")
 
 
 def _vectors(argument: str, vectors: Tensor | None) -> Tensor | None:

@@ -207,10 +207,6 @@ class Histogram(Sum):
         counts = torch.bincount(bin_index, minlength=self.total.numel())
         self.total += counts.view_as(self.total)
 
-    def combine(self, results: Sequence[Tensor]) -> Tensor:
-        """Counts over a corpus, (head, bin)."""
-        return torch.stack([result.sum(0) for result in results]).sum(0)
-
 
 def _strongest(band: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k largest entries of each row and their columns, by maxima of strided groups."""

@@ -1,0 +1,267 @@
+"""`regard.collect`: statistics of a model's attention over a corpus."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from regard.anatomy.modes import evaluation_mode
+from regard.corpus import statistics as families
+from regard.corpus.collection import Collection
+from regard.corpus.corpus import Corpus, Shard
+from regard.corpus.observing import Model, Observer
+from regard.corpus.run_folder import RunFolder
+from regard.corpus.state import State
+from regard.corpus.statistic import Statistic, settings_of
+from regard.corpus.token_table import CATEGORIES
+from regard.errors import RegardError
+from regard.kernel.reducers.base import Reducer
+from regard.progress import progress
+
+Statistics = Sequence[Statistic | Reducer] | Mapping[str, Statistic | Reducer]
+
+
+def collect(
+    model: Model,
+    corpus: Any,
+    statistics: Statistics | None = None,
+    *,
+    tokenizer: Any = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    on_error: Literal["raise", "skip"] = "raise",
+    where: Any = None,
+    show_progress: bool | None = None,
+) -> Collection:
+    """Collect statistics of a model's attention over a corpus, in bounded memory.
+
+    The model reads the corpus batch by batch, in eval mode; each batch is added up and dropped.
+    What a shard of the corpus adds is written to `out`, whole or not at all, so that a run that was
+    killed continues where it stopped, and ends with the same numbers to the last bit on the same
+    machine.
+
+    Args:
+        model: the model, or a function that runs it on the inputs of a batch by name.
+        corpus: documents, as `Corpus` takes them, or a `Corpus`, which has options of its own.
+        statistics: a list of them, or a dictionary by name; a `Reducer` is averaged over examples.
+            `default_statistics` when None.
+        tokenizer: one of transformers, which texts need.
+        out: a folder for results; None keeps them in memory.
+        resume: whether to continue what is in `out`; it may be empty.
+        on_error: "skip" leaves out documents that fail and lists them in `failures`; "raise" stops.
+        where: which attentions, as for `regard.capture`; all when None.
+        show_progress: a progress bar; None shows one in a terminal.
+
+    >>> import torch, regard
+    >>> layer = torch.nn.TransformerEncoderLayer(8, 2, batch_first=True)
+    >>> embedding = torch.nn.Embedding(10, 8)
+    >>> def model(input_ids, attention_mask):
+    ...     hidden = attention_mask == 0
+    ...     return layer.eval()(embedding(input_ids), src_key_padding_mask=hidden)
+    >>> found = regard.collect(model, [[1, 2, 3], [4, 5], [6, 7, 8, 9]])
+    >>> found
+    Collection(figures, sharpness, strongest_pairs: 3 documents, 9 tokens, 1 attentions)
+    >>> found["sharpness"][found.sites[0]].entropy.number
+    tensor([9., 9.], dtype=torch.float64)
+    """
+    if on_error not in ("raise", "skip"):
+        raise RegardError(f"collect: on_error={on_error!r}, expected 'raise' or 'skip'")
+    if resume and out is None:
+        raise RegardError("collect: resume=True needs out=, the folder of the run")
+    if not callable(model) or isinstance(model, type):
+        raise RegardError(f"collect: model is {model!r:.60}, expected a model or a function")
+    corpus = _corpus(corpus, tokenizer)
+    named = _named(default_statistics(corpus) if statistics is None else statistics)
+    observer = Observer(model, named, where)
+    folder = None if out is None else RunFolder(Path(out))
+    if folder is not None:
+        folder.begin(_settings(model, corpus, named, where, on_error), resume)
+    total, number = State(named), 0
+    with (
+        evaluation_mode(model),
+        progress("collect", corpus.source.size, show_progress) as advance,
+    ):
+        for shard in corpus.shards():
+            if folder is None or not folder.has(shard):
+                state = _observed(observer, corpus, shard, skip=on_error == "skip")
+                if folder is None:
+                    total.merge(state)
+                else:
+                    folder.save(shard, state)
+            advance(len(shard.documents))
+            number += 1
+    if folder is not None:
+        folder.check_end(number)
+        for state in folder.states(named):
+            total.merge(state)
+    if not total.sites:
+        raise RegardError(_nothing(total))
+    if folder is not None:
+        folder.finish(total)
+    return Collection(total)
+
+
+def default_statistics(corpus: Corpus) -> list[Statistic]:
+    """What is collected where nothing is asked: the figures and types of heads, their sharpness and
+    their strongest examples; with a tokenizer also shares and weights between categories."""
+    labelled: list[Statistic] = []
+    if corpus.table is not None:
+        labelled = [families.Shares(["punctuation", "word"]), families.CoAttention(CATEGORIES)]
+    return [
+        families.Figures(),
+        families.Sharpness(),
+        *labelled,
+        families.StrongestPairs(),
+    ]
+
+
+def load(out: str | Path, statistics: Statistics = ()) -> Collection:
+    """What was collected in a folder; of a run that is not finished, what there is so far.
+
+    Args:
+        out: the folder.
+        statistics: those of the run that do not come with regard, which a file cannot make.
+    """
+    folder = RunFolder(Path(out))
+    if not folder.manifest.exists():
+        raise RegardError(
+            f"{folder.path} has no {folder.manifest.name}: nothing was collected there"
+        )
+    own = _named(statistics)
+    named = {
+        name: own[name] if name in own else _loaded(name, **about)
+        for name, about in folder.settings()["statistics"].items()
+    }
+    state = folder.result(named)
+    if state is not None:
+        return Collection(state)
+    state = State(named)
+    for shard in folder.states(named):
+        state.merge(shard)
+    return Collection(state, complete=False)
+
+
+def _loaded(name: str, **about: Any) -> Statistic:
+    """A statistic of the library from what the manifest says of it."""
+    kind = getattr(families, about["class"], None)
+    settings = about["settings"]
+    if kind is None or any(isinstance(value, Mapping) for value in settings.values()):
+        raise RegardError(
+            f"load: {name!r} is a {about['class']}, which a file cannot make; pass it, as "
+            f"load(out, {{{name!r}: {about['class']}(...)}})"
+        )
+    statistic: Statistic = kind(**settings)
+    return statistic
+
+
+def _observed(observer: Observer, corpus: Corpus, shard: Shard, *, skip: bool) -> State:
+    """What a shard adds; an error where all of its documents fail, which is no fault of theirs."""
+    state = observer.shard(corpus, shard, skip)
+    if not state.examples and shard.size >= max(2, corpus.shard_size):
+        raise RegardError(f"collect: shard {shard.number}: {_nothing(state)}")
+    return state
+
+
+def _nothing(state: State) -> str:
+    """Why nothing was collected."""
+    if state.failures:
+        document, error = state.failures[0]
+        return f"all {len(state.failures)} documents failed, the first, {document}, with: {error}"
+    if state.left_out:
+        site, why = next(iter(state.left_out.items()))
+        return f"collect: no attention can be looked at: {site}: {why}"
+    if state.examples:
+        return "collect: the model has no attention that capture sees, or none that where= names"
+    return "collect: the corpus has no documents"
+
+
+def _corpus(corpus: Any, tokenizer: Any) -> Corpus:
+    if not isinstance(corpus, Corpus):
+        return Corpus(corpus, tokenizer)
+    if tokenizer is not None:
+        raise RegardError(
+            "collect: tokenizer=: the Corpus has its own, as Corpus(texts, tokenizer)"
+        )
+    return corpus
+
+
+def _named(statistics: Statistics) -> dict[str, Statistic]:
+    """Statistics by name; reducers averaged."""
+    if isinstance(statistics, Mapping):
+        if wrong := [name for name in statistics if "/" in name]:
+            raise RegardError(f"statistics: {wrong[0]!r}, expected a name without '/'")
+        return {name: _statistic(each) for name, each in statistics.items()}
+    if isinstance(statistics, str) or not isinstance(statistics, Iterable):
+        raise RegardError(f"statistics: {statistics!r}, expected a list, as [Sharpness()]")
+    named: dict[str, Statistic] = {}
+    for each in map(_statistic, statistics):
+        if each.name in named:
+            raise RegardError(
+                f"statistics: two are named {each.name!r}; give names of your own, as "
+                f"{{'first': {each!r}, ...}}"
+            )
+        named[each.name] = each
+    return named
+
+
+def _statistic(each: Any) -> Statistic:
+    if isinstance(each, Reducer):
+        return families.Average(each)
+    if not isinstance(each, Statistic):
+        what = f"the class {each.__name__}" if isinstance(each, type) else repr(each)
+        raise RegardError(f"statistics: {what}, expected objects, as Sharpness() or Histogram()")
+    return each
+
+
+# -- settings
+
+
+def _settings(
+    model: Model, corpus: Corpus, statistics: Mapping[str, Statistic], where: Any, on_error: str
+) -> dict[str, Any]:
+    """What decides about the numbers: a run that continues must have the same."""
+    return {
+        "model": _described(model),
+        "corpus": corpus.settings,
+        "statistics": {
+            name: {
+                "class": type(each).__name__,
+                "settings": {key: _described(value) for key, value in settings_of(each).items()},
+            }
+            for name, each in statistics.items()
+        },
+        "where": _described(where),
+        "on_error": on_error,
+    }
+
+
+def _described(value: Any) -> Any:
+    """A setting as JSON writes it: a model by class and a digest of its parameters, others that
+    JSON does not know by their text."""
+    if isinstance(value, nn.Module):
+        return {"class": type(value).__name__, "digest": _digest(value)}
+    if inspect.isroutine(value):
+        return {"function": value.__qualname__}
+    try:
+        json.dumps(value)
+    except TypeError:
+        return {"text": repr(value)}
+    return value
+
+
+def _digest(model: nn.Module) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in model.state_dict().items():
+        digest.update(name.encode())
+        if isinstance(tensor, Tensor):
+            digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+            flat = tensor.detach().cpu().contiguous().reshape(-1)
+            digest.update(flat.view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

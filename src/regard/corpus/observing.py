@@ -1,0 +1,126 @@
+"""A model reads a batch, and statistics see its attentions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from regard.aggregate.statistics.head_sums import RowSums
+from regard.corpus.batch import Batch
+from regard.corpus.corpus import Corpus, OnFailure, Shard, naming
+from regard.corpus.state import State
+from regard.corpus.statistic import Attention, Statistic
+from regard.errors import RegardError
+from regard.heads.passes import run_on
+from regard.kernel.reduce import reduce
+from regard.kernel.reducers.base import Reducer
+from regard.record import Record
+from regard.tracing import capture
+
+Model = Callable[..., Any]
+
+
+class Observer:
+    """Runs a model on batches, for some statistics.
+
+    Args:
+        model: the model, or a function that runs it.
+        statistics: by name.
+        where: which attentions, as for `capture`.
+    """
+
+    def __init__(self, model: Model, statistics: Mapping[str, Statistic], where: Any) -> None:
+        self.model, self.statistics, self.where = model, statistics, where
+
+    def shard(self, corpus: Corpus, shard: Shard, skip: bool) -> State:
+        """What a shard adds. Documents that fail are left out where `skip`, else the first one is
+        an error that names it."""
+        state = State(self.statistics)
+        on_failure: OnFailure = state.failures.append if skip else None
+        for batch in corpus.batches(shard, on_failure):
+            try:
+                added = self.batch(batch)
+            except Exception as error:
+                self._one_by_one(state, corpus, batch, error, on_failure)
+            else:
+                state.merge(added)
+        state.failures.sort()
+        return state
+
+    def _one_by_one(
+        self, state: State, corpus: Corpus, batch: Batch, error: Exception, on_failure: OnFailure
+    ) -> None:
+        """Add a batch that failed document by document, to find which of them is the cause."""
+        for document in batch.documents:
+            with naming([document.number], on_failure):
+                state.merge(self.batch(corpus.joined([document])))
+        if not batch.documents or on_failure is None:  # the batch was given, or none fails alone
+            with naming(batch.numbers, on_failure):
+                raise error
+
+    def batch(self, batch: Batch) -> State:
+        """What a batch adds; an error adds nothing."""
+        state = State(self.statistics, examples=len(batch), tokens=batch.n_tokens, cut=batch.n_cut)
+        device = _device(self.model)
+        inputs = dict(batch.inputs) if isinstance(batch.inputs, Mapping) else batch.inputs
+        inputs = tree_map_only(Tensor, lambda tensor: tensor.to(device), inputs)
+        with torch.inference_mode():
+            with capture(self.model, where=self.where) as trace:
+                run_on(self.model, inputs)
+            asked = {name: each.asks(batch) for name, each in self.statistics.items()}
+            for record in trace:
+                reason = _left_out(record, batch)
+                if reason:
+                    state.left_out[record.name] = reason
+                else:
+                    self._observe(state, record, batch, asked)
+        return state
+
+    def _observe(
+        self,
+        state: State,
+        record: Record,
+        batch: Batch,
+        asked: Mapping[str, Mapping[str, Reducer]],
+    ) -> None:
+        questions, recipe = batch.questions, record.recipe
+        always = questions.reducers["sums"]
+        reducers = {id(each): each for own in asked.values() for each in own.values()}
+        reducers[id(always)] = always
+        answers = dict(zip(reducers, reduce(recipe, list(reducers.values()))))
+        known = {key: each for key, each in questions.reducers.items() if id(each) in answers}
+        sums = RowSums(recipe, questions, {key: answers[id(each)] for key, each in known.items()})
+        if not bool((sums.mass.isfinite() | ~batch.positions.rows[:, None]).all()):
+            raise RegardError(f"{record.name}: its weights are not finite")
+        for name, parts in state.parts(record.name).items():
+            own = {key: answers[id(each)] for key, each in asked[name].items()}
+            attention = Attention(record, batch, own, sums.counted, sums)
+            self.statistics[name].update(parts, attention)
+
+
+def _left_out(record: Record, batch: Batch) -> str:
+    """Why an attention is not looked at; nothing if it is."""
+    size = batch.real.shape
+    if not record.site.axes_known:
+        return "the order of its axes is not known"
+    if record.kind in ("signed", "gate"):
+        return f"{record.kind} weights are no shares of a whole"
+    if record.attends == "cross":
+        return "its keys are another sequence than its queries"
+    if record.shape != (size[0], record.shape.heads, size[1], size[1]):
+        return (
+            f"it is {tuple(record.shape)}, expected {size[1]} queries and keys of {size[0]} texts"
+        )
+    return ""
+
+
+def _device(model: Model) -> torch.device:
+    """Where a model takes its inputs: where its first parameter is."""
+    owner = model if isinstance(model, nn.Module) else getattr(model, "__self__", None)
+    parameters = owner.parameters() if isinstance(owner, nn.Module) else iter(())
+    first = next(iter(parameters), None)
+    return torch.device("cpu") if first is None else first.device

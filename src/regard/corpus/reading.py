@@ -1,0 +1,116 @@
+"""Documents from lists, iterators, datasets and files, one at a time."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sized
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from regard.corpus.batch import Batch
+from regard.errors import MissingExtraError, RegardError
+from regard.files import reading
+
+_ROWS = 256  # of a Parquet file that are read at a time
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A document that could not be read."""
+
+    error: str
+
+
+class Source:
+    """Documents of a corpus, in order.
+
+    Args:
+        source: a list, an iterator or a dataset of documents; or the path of a file with a document
+            in each line (.txt), a JSON object in each line (.jsonl), or rows (.parquet). Files may
+            be compressed (.gz), but for Parquet.
+        column: the column of a table, or the key of a JSON object, that has the text.
+    """
+
+    def __init__(self, source: Any, column: str) -> None:
+        if isinstance(source, str | Tensor | Mapping) or not isinstance(source, Iterable | Path):
+            hint = "; for a file pass its Path" if isinstance(source, str) else ""
+            raise RegardError(
+                f"corpus: {source!r:.60} is a {type(source).__name__}, expected documents, as a "
+                f"list, an iterator or a dataset, or the path of a file{hint}"
+            )
+        self.source, self.column = source, column
+
+    def __iter__(self) -> Iterator[Any]:
+        if not isinstance(self.source, Path):
+            return iter(self.source)
+        suffixes = [suffix for suffix in self.source.suffixes if suffix != ".gz"]
+        kind = suffixes[-1] if suffixes else ""
+        if kind == ".parquet":
+            return self._rows(self.source)
+        return self._lines(self.source, json_lines=kind in (".jsonl", ".ndjson", ".json"))
+
+    @property
+    def size(self) -> int | None:
+        """How many documents there are, if that is known without reading them."""
+        return len(self.source) if isinstance(self.source, Sized) else None
+
+    def _lines(self, path: Path, json_lines: bool) -> Iterator[Any]:
+        """Lines that are not blank."""
+        opened = gzip.open if path.suffix == ".gz" else open
+        with reading(path), opened(path, "rb") as file:
+            for line in file:
+                if line.strip():
+                    yield _parsed(line, json_lines)
+
+    def _rows(self, path: Path) -> Iterator[Any]:
+        try:
+            from pyarrow import parquet
+        except ImportError as error:
+            raise MissingExtraError("pyarrow", "parquet") from error
+        with reading(path), parquet.ParquetFile(path) as file:
+            wanted = [
+                name for name in ("input_ids", self.column) if name in file.schema_arrow.names
+            ]
+            if not wanted:
+                names = ", ".join(file.schema_arrow.names)
+                raise RegardError(f"{path} has no column {self.column!r}, there are {names}")
+            for rows in file.iter_batches(_ROWS, columns=wanted[:1]):
+                yield from rows.to_pylist()
+
+
+def _parsed(line: bytes, json_line: bool) -> Any:
+    try:
+        text = line.decode().rstrip("\r\n")
+        return json.loads(text) if json_line else text
+    except ValueError as error:  # of UTF-8 as well
+        return Unreadable(f"not {'JSON' if json_line else 'UTF-8'}: {error}")
+
+
+def digest_of(documents: Iterable[Any]) -> str:
+    """A checksum of documents, by which others in their place are noticed."""
+    digest = hashlib.blake2b(digest_size=16)
+    for document in documents:
+        for leaf in _leaves(document):
+            raw = leaf if isinstance(leaf, bytes) else repr(leaf).encode()
+            digest.update(len(raw).to_bytes(8, "little") + raw)
+    return digest.hexdigest()
+
+
+def _leaves(document: Any) -> Iterator[Any]:
+    if isinstance(document, str):
+        yield document.encode("utf-8", "surrogatepass")
+        return
+    if isinstance(document, Batch):
+        document = [document.inputs, document.real, document.tokens, list(document.texts)]
+    for leaf in tree_leaves(document):
+        if isinstance(leaf, Tensor):
+            yield repr((leaf.dtype, tuple(leaf.shape)))
+            leaf = leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        yield leaf
