@@ -111,7 +111,7 @@ bench-translate: setup $(PEERS)/.ready
 	$(BIN)/python benchmarks/translate_shipped.py --quick
 	$(BIN)/python benchmarks/translate_align.py --quick
 
-# The quick form of each study; `python experiments/studies/all.py --full` keeps results and pictures.
+# The quick form of each study; `python experiments/studies/all.py --full --keep` takes three seeds.
 studies: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python experiments/studies/all.py
 

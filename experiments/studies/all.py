@@ -1,9 +1,9 @@
 """Runs the studies, and prints one table: figure expected, figure measured, seconds.
 
-    python experiments/studies/all.py [NAME ...] [--full]
+    python experiments/studies/all.py [NAME ...] [--full] [--keep]
 
-By default each runs in its quick form. With --full each runs with three seeds; its table goes to
-results/, its picture to docs/images, and its trained model, if it keeps one, to the package.
+By default each runs in its quick form; with --full each runs with three seeds. With --keep its
+table goes to results/ and its picture to docs/images.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from types import ModuleType
 
 import study
 from study import Outcome
-
-from regard.cli.packaged.studies import store
 
 HERE = Path(__file__).resolve().parent
 IMAGES = HERE.parents[1] / "docs/images"
@@ -40,12 +38,10 @@ def rows(name: str, outcomes: list[Outcome], seconds: float) -> list[tuple[str, 
 
 
 def keep(name: str, module: ModuleType, outcomes: list[Outcome], seconds: float) -> None:
-    """What a full run leaves: its table, its picture and its model."""
+    """What stays of a run: its table and its picture."""
     report = study.report(module.__doc__ or "", outcomes, seconds)
     (HERE / "results" / f"{name}.txt").write_text(report + "\n", encoding="utf-8")
     study.save(outcomes[0], module.draw, IMAGES / f"study-{name}.png")
-    if outcomes[0].model is not None:
-        store.save(name, outcomes[0].model)
 
 
 def main() -> None:
@@ -53,7 +49,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"from {', '.join(NAMES)}")
-    parser.add_argument("--full", action="store_true", help="three seeds, and keep the results")
+    parser.add_argument("--full", action="store_true", help="three seeds, and longer trainings")
+    parser.add_argument("--keep", action="store_true", help="keep results and pictures")
     options = parser.parse_args()
     unknown = set(options.names) - set(NAMES)
     if unknown:
@@ -67,7 +64,7 @@ def main() -> None:
         total += seconds
         measured += outcomes
         table += rows(name, outcomes, seconds)
-        if options.full:
+        if options.keep:
             keep(name, module, outcomes, seconds)
         print(f"{name}: {seconds:.0f} s", flush=True)
     widths = [max(len(row[column]) for row in table) for column in range(6)]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 SEEDS = 3  #: of a full run
 
@@ -50,11 +50,10 @@ class Figure:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run of a study found: its figures, what its picture is drawn from, its model."""
+    """What one run of a study found: its figures, and what its picture is drawn from."""
 
     figures: list[Figure]
     shown: Any
-    model: nn.Module | None = None  #: kept in the package, for `regard look --model study:NAME`
 
 
 Study = Callable[[bool, int], Outcome]
@@ -108,7 +107,7 @@ def run(study: Study, quick: bool) -> tuple[list[Outcome], float]:
 
 
 def report(doc: str, outcomes: list[Outcome], seconds: float) -> str:
-    """What a study prints, and what results/ keeps of its full run."""
+    """What a study prints, and what results/ keeps."""
     seeds = "1 seed" if len(outcomes) == 1 else f"{len(outcomes)} seeds"
     return f"{doc.splitlines()[0]}\n{table(outcomes)}\n{seeds}, {seconds:.0f} s of processor"
 
@@ -149,9 +148,11 @@ def signed_map(figure: Any, axis: Any, values: Tensor, most: float | None = None
     """
     most = values.abs().max().item() if most is None else most
     image = axis.imshow(values.numpy(), cmap="RdBu_r", vmin=-most, vmax=most)
-    rows, columns = torch.nonzero(values < -0.1 * most, as_tuple=True)
     size = 60 / max(values.shape)
-    axis.plot(columns, rows, "_", color="black", markersize=size, markeredgewidth=size / 6)
+    negative, dark = values < -0.1 * most, values < -0.5 * most
+    for cells, ink in ((negative & ~dark, "black"), (dark, "white")):
+        rows, columns = torch.nonzero(cells, as_tuple=True)
+        axis.plot(columns, rows, "_", color=ink, markersize=size, markeredgewidth=size / 6)
     axis.set(xticks=[], yticks=[])
     axis.spines[:].set_visible(False)
     if figure is not None:
