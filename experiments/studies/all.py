@@ -3,7 +3,7 @@
     python experiments/studies/all.py [NAME ...] [--full] [--keep]
 
 By default each runs in its quick form; with --full each runs with three seeds. With --keep its
-table goes to results/ and its picture to docs/images.
+table goes to results/, its picture to docs/images, and its model, if it has one, to the package.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from types import ModuleType
 
 import study
 from study import Outcome
+
+from regard.cli.packaged.studies import store
 
 HERE = Path(__file__).resolve().parent
 IMAGES = HERE.parents[1] / "docs/images"
@@ -38,10 +40,12 @@ def rows(name: str, outcomes: list[Outcome], seconds: float) -> list[tuple[str, 
 
 
 def keep(name: str, module: ModuleType, outcomes: list[Outcome], seconds: float) -> None:
-    """What stays of a run: its table and its picture."""
+    """What stays of a run: its table, its picture and its model."""
     report = study.report(module.__doc__ or "", outcomes, seconds)
     (HERE / "results" / f"{name}.txt").write_text(report + "\n", encoding="utf-8")
     study.save(outcomes[0], module.draw, IMAGES / f"study-{name}.png")
+    if outcomes[0].model is not None:
+        store.save(name, outcomes[0].model)
 
 
 def main() -> None:
@@ -50,7 +54,7 @@ def main() -> None:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"from {', '.join(NAMES)}")
     parser.add_argument("--full", action="store_true", help="three seeds, and longer trainings")
-    parser.add_argument("--keep", action="store_true", help="keep results and pictures")
+    parser.add_argument("--keep", action="store_true", help="keep results, pictures and models")
     options = parser.parse_args()
     unknown = set(options.names) - set(NAMES)
     if unknown:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 SEEDS = 3  #: of a full run
 
@@ -50,10 +50,11 @@ class Figure:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run of a study found: its figures, and what its picture is drawn from."""
+    """What one run of a study found: its figures, what its picture is drawn from, its model."""
 
     figures: list[Figure]
     shown: Any
+    model: nn.Module | None = None  #: kept in the package, for `regard look --model study:NAME`
 
 
 Study = Callable[[bool, int], Outcome]
