@@ -10,7 +10,7 @@ PIP := -m pip install --quiet --disable-pip-version-check --no-compile
 export NO_MKDOCS_2_WARNING := 1
 READY := .venv/.ready
 
-.PHONY: setup browser packages page look test test-all lint types layers unit compiled docs bench bench-translate clean
+.PHONY: setup browser packages page look test test-all lint types layers unit compiled docs bench bench-translate studies clean
 
 # Packages and the browser are installed side by side.
 setup:
@@ -111,6 +111,10 @@ bench-translate: setup $(PEERS)/.ready
 	$(BIN)/python benchmarks/translate_training.py --quick
 	$(BIN)/python benchmarks/translate_shipped.py --quick
 	$(BIN)/python benchmarks/translate_align.py --quick
+
+# The quick form of each study; `python experiments/studies/all.py --full --keep` takes three seeds.
+studies: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python experiments/studies/all.py
 
 clean:
 	rm -rf .venv $(PEERS) .venv-joeynmt .venv-eole .site build dist

@@ -26,6 +26,12 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 NAMES = ("encoder", "llama", "speech", "vision", "atoms")
+#: Pages of studies whose trained model comes with regard.
+STUDIES = tuple(
+    f"studies/{path.stem}"
+    for path in sorted((HERE / "studies").glob("*.md"))
+    if "```python" in path.read_text(encoding="utf-8")
+)
 #: What changes a page besides its own Markdown.
 SOURCES = ("src/regard/viewer", "src/regard/cli/packaged", "docs/gallery/make.py")
 
@@ -50,7 +56,7 @@ def code(name: str) -> str:
 def fragment(name: str) -> str:
     """The view that a Markdown page opens its page at."""
     text = (HERE / f"{name}.md").read_text(encoding="utf-8")
-    (found,) = re.findall(rf'<iframe src="\.\./{name}\.html#([^"]*)"', text)
+    (found,) = re.findall(rf'<iframe src="\.\./{Path(name).name}\.html#([^"]*)"', text)
     return found.replace("&amp;", "&")
 
 
@@ -69,10 +75,10 @@ def stale(name: str) -> bool:
 
 
 def make(everything: bool) -> None:
-    for name in NAMES:
+    for name in (*NAMES, *STUDIES):
         if everything or stale(name):
             start = time.perf_counter()
-            run(name, HERE)
+            run(name, (HERE / name).parent)
             size = (HERE / f"{name}.html").stat().st_size
             print(f"{name}.html: {size / 1e6:.2f} MB in {time.perf_counter() - start:.1f} s")
 

@@ -2,7 +2,7 @@
 
 A study is a module with a docstring, `study(quick, seed)`, which trains and gives an `Outcome`, and
 `draw(outcome, figure)`. `python experiments/studies/NAME.py [--quick] [--picture FILE]` prints its
-table, and fails where a figure is not within the tolerance of what was expected.
+table, and fails where a figure is not within the tolerance of what was expected. `all.py` runs all.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import Tensor, nn
 
 SEEDS = 3  #: of a full run
 
@@ -49,10 +50,11 @@ class Figure:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run of a study found: its figures, and what its picture is drawn from."""
+    """What one run of a study found: its figures, what its picture is drawn from, its model."""
 
     figures: list[Figure]
     shown: Any
+    model: nn.Module | None = None  #: kept in the package, for `regard look --model study:NAME`
 
 
 Study = Callable[[bool, int], Outcome]
@@ -97,6 +99,20 @@ def check(outcomes: list[Outcome]) -> None:
         raise AssertionError("\n".join(off))
 
 
+def run(study: Study, quick: bool) -> tuple[list[Outcome], float]:
+    """The outcome of each seed, and the seconds of processor it took."""
+    torch.set_num_threads(1)
+    began = time.process_time()
+    outcomes = [study(quick, seed) for seed in range(1 if quick else SEEDS)]
+    return outcomes, time.process_time() - began
+
+
+def report(doc: str, outcomes: list[Outcome], seconds: float) -> str:
+    """What a study prints, and what results/ keeps."""
+    seeds = "1 seed" if len(outcomes) == 1 else f"{len(outcomes)} seeds"
+    return f"{doc.splitlines()[0]}\n{table(outcomes)}\n{seeds}, {seconds:.0f} s of processor"
+
+
 def main(doc: str, study: Study, draw: Callable[[Outcome, Any], None]) -> None:
     """Run a study as its options say, print its table, and check it."""
     parser = argparse.ArgumentParser(
@@ -105,12 +121,8 @@ def main(doc: str, study: Study, draw: Callable[[Outcome, Any], None]) -> None:
     parser.add_argument("--quick", action="store_true", help="one seed, under a minute")
     parser.add_argument("--picture", type=Path, help="draw the picture into this file")
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    began = time.process_time()
-    outcomes = [study(options.quick, seed) for seed in range(1 if options.quick else SEEDS)]
-    print(doc.splitlines()[0])
-    print(table(outcomes))
-    print(f"{len(outcomes)} seeds, {time.process_time() - began:.0f} s of processor")
+    outcomes, seconds = run(study, options.quick)
+    print(report(doc, outcomes, seconds))
     if options.picture is not None:
         save(outcomes[0], draw, options.picture)
     check(outcomes)
@@ -128,3 +140,21 @@ def save(outcome: Outcome, draw: Callable[[Outcome, Any], None], path: Path) -> 
         draw(outcome, figure)
         figure.savefig(path, dpi=150)
         pyplot.close(figure)
+
+
+def signed_map(figure: Any, axis: Any, values: Tensor, most: float | None = None) -> None:
+    """A matrix in blue and red, with a dash on negative cells, which tells them apart in grey.
+
+    Colours reach as far as its largest number, or as `most`. A figure gets a bar of them.
+    """
+    most = values.abs().max().item() if most is None else most
+    image = axis.imshow(values.numpy(), cmap="RdBu_r", vmin=-most, vmax=most)
+    size = 60 / max(values.shape)
+    negative, dark = values < -0.1 * most, values < -0.5 * most
+    for cells, ink in ((negative & ~dark, "black"), (dark, "white")):
+        rows, columns = torch.nonzero(cells, as_tuple=True)
+        axis.plot(columns, rows, "_", color=ink, markersize=size, markeredgewidth=size / 6)
+    axis.set(xticks=[], yticks=[])
+    axis.spines[:].set_visible(False)
+    if figure is not None:
+        figure.colorbar(image, ax=axis, shrink=0.8)

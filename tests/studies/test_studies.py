@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "studies"
-STUDIES = sorted({path.stem for path in FOLDER.glob("*.py")} - {"study"})
+STUDIES = sorted({path.stem for path in FOLDER.glob("*.py")} - {"all", "study"})
 SHORT = {"word_vectors"}
 
 
@@ -15,7 +15,7 @@ SHORT = {"word_vectors"}
 def _importable(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
     yield
-    for name in ("study", *STUDIES):
+    for name in ("all", "study", *STUDIES):
         sys.modules.pop(name, None)
 
 

@@ -18,7 +18,8 @@ import regard
 from regard.aggregate import Words
 from regard.aggregate.statistics.token_positions import is_special
 from regard.cli import packaged
-from regard.cli.packaged import LookResult
+from regard.cli.packaged import LookResult, studies
+from regard.cli.packaged.studies import STUDIES
 from regard.errors import RegardError
 from regard.record import Record, Trace
 
@@ -26,12 +27,14 @@ PACKAGED: dict[str, Callable[[], packaged.TextModel]] = {
     "minilm": packaged.minilm,
     "rxnmapper": packaged.rxnmapper,
     "smollm2": packaged.smollm2,
+    **STUDIES,
 }
 #: An example text for each packaged model, the word of it to look at, and the word that it finds.
 EXAMPLES: dict[str, tuple[str, str | None, str | None]] = {
     "minilm": ("The animal did not cross the street because it was too tired", "it", "animal"),
     "rxnmapper": ("CCO.CC(=O)O>>CCOC(C)=O", None, None),
     "smollm2": ("The cat sat on the mat. The cat sat on the", "the#4", "mat"),
+    **studies.EXAMPLES,
 }
 #: Models of sound and images, shown on a page, with an example file each.
 FILES: dict[str, tuple[Callable[[], packaged.Listener | packaged.Segmenter], Path]] = {
@@ -116,6 +119,8 @@ def _loaded(model: str) -> packaged.TextModel:
             f"--model {model!r}: expected {', '.join(PACKAGED)}, a folder saved by transformers, "
             f"or module:function; with --html also {', '.join(FILES)}"
         )
+    if model in STUDIES:  # these need no other package
+        return STUDIES[model]()
     with packaged.quietly():
         return PACKAGED[model]() if model in PACKAGED else from_folder(Path(model))
 

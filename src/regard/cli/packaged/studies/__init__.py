@@ -1,0 +1,16 @@
+"""Small models that `experiments/studies` trained; their weights come with regard."""
+
+from collections.abc import Callable
+
+from regard.cli.packaged.base import TextModel
+from regard.cli.packaged.studies import partners as _partners
+
+#: Studies with attention, as `study:NAME`, and how the model of each is loaded.
+STUDIES: dict[str, Callable[[], TextModel]] = {
+    "study:pairwise_convolution": _partners.partners,
+}
+
+#: An example text for each, the word of it to look at, and what that finds.
+EXAMPLES: dict[str, tuple[str, str | None, str | None]] = {
+    "study:pairwise_convolution": _partners.EXAMPLE,
+}

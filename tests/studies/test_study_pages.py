@@ -1,0 +1,93 @@
+"""The pages of the studies have the figures of the kept results, and the views of their models."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from regard.cli.models import EXAMPLES, look_at
+from regard.cli.packaged.studies import STUDIES
+from regard.cli.packaged.studies.store import FOLDER
+from regard.errors import RegardError
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS, PAGES = ROOT / "experiments/studies", ROOT / "docs/gallery/studies"
+NAMES = sorted({path.stem for path in SCRIPTS.glob("*.py")} - {"all", "study"})
+LARGEST = 3_000_000  # bytes of all weights together
+
+
+def _script():
+    spec = importlib.util.spec_from_file_location("make_gallery", ROOT / "docs/gallery/make.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+make = _script()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_has_the_result_and_the_picture(name):
+    page = (PAGES / f"{name}.md").read_text(encoding="utf-8")
+    result = (SCRIPTS / "results" / f"{name}.txt").read_text(encoding="utf-8")
+    assert f"```text\n{result}```\n" in page
+    (picture,) = re.findall(r"^!\[.{40,}\]\(\.\./\.\./(images/.+?)\)$", page, re.MULTILINE)
+    assert picture == f"images/study-{name}.png"
+    assert (ROOT / "docs" / picture).stat().st_size > 10_000
+    sections = re.findall(r"^\*\*(.+?\.)\*\*", page, re.MULTILINE)
+    assert sections == [
+        "The question.",
+        "The model.",
+        "What the attention shows.",
+        "What it does not show.",
+    ]
+    assert f"`python experiments/studies/{name}.py --quick`" in page
+    assert f"]({name}.md)" in (PAGES / "index.md").read_text(encoding="utf-8")
+    assert f"gallery/studies/{name}.md" in (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+
+
+def test_each_model_that_is_kept_has_a_page():
+    assert {name.replace("study:", "studies/") for name in STUDIES} < set(make.STUDIES)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name == "studies/core_example" else name
+        for name in make.STUDIES  # MiniLM takes seconds to load
+    ],
+)
+def test_a_page_saves_the_view_that_it_opens(name, tmp_path):
+    make.run(name, tmp_path)
+    (file,) = tmp_path.iterdir()
+    assert file.name == f"{Path(name).name}.html" and 100_000 < file.stat().st_size < 2_000_000
+    view = dict(pair.split("=") for pair in make.fragment(name).split("&"))
+    text, word, _ = EXAMPLES.get(name.replace("studies/", "study:"), ("[CLS] see that", "that", ""))
+    if word is not None:
+        name, _, number = word.partition("#")
+        upto = text.split()[: int(view["selected"]) + 1]
+        assert upto[-1] == name and upto.count(name) == int(number or 1)
+
+
+def test_all_weights_are_small():
+    files = list(FOLDER.glob("*.safetensors"))
+    assert {f"study:{path.stem}" for path in files} == set(STUDIES)
+    assert sum(path.stat().st_size for path in files) < LARGEST
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_trained_model_finds_what_its_example_says(name):
+    _, word, partner = EXAMPLES[name]
+    result = look_at(name, None)
+    if word is None:
+        best = result.trace.find(pattern="previous", words=result.words[0])[0]
+    else:
+        best = result.trace.find(word, partner, words=result.words[0])[0]
+    assert best.weight > 0.2, best
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_text_that_a_model_cannot_read_is_refused(name):
+    with pytest.raises(RegardError, match=r"'?%5 §.*expected"):
+        look_at(name, "%5 §")
