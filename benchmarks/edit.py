@@ -219,7 +219,8 @@ def reach(target: object) -> tuple[str, str]:
             spelled = "not the result of one softmax" in text or "no softmax to change" in text
             return ("refused, no softmax" if spelled else "refused"), text[-150:]
         changed = [other for other in after if other.path == path]
-        if not changed or changed[0].shape != record.shape:
+        calls = sum(other.path == path for other in before)
+        if len(changed) != calls or changed[0].shape != record.shape:
             return "not comparable", f"{record.name} is seen in another form"
         if record.n_edges is None and not arrived(record, changed[0], 2e-2 if rounded else 2e-5):
             return "wrong", record.name
