@@ -26,7 +26,8 @@ SETTINGS = (
 def test_two_hundred_sentences(tmp_path):
     run = train(Config.from_file(EXAMPLE / "small.toml", SETTINGS), tmp_path / "run")
     checkpoint = load_checkpoint(run.folder.best)
-    texts = sorted({line.split("\t")[0] for line in (EXAMPLE / "pairs.tsv").open()})[:200]
+    lines = (EXAMPLE / "pairs.tsv").read_text(encoding="utf-8").splitlines()
+    texts = sorted({line.split("\t")[0] for line in lines})[:200]
     numbers = [checkpoint.source.encode(text) for text in texts]
     source, mask = padded([[*sentence, END] for sentence in numbers])
     for format in ("ctranslate2", "marian"):
