@@ -16,6 +16,7 @@ from regard.translate.alignment import (
     flipped,
     head_named,
     heads_of,
+    mutual,
     usual_head,
 )
 
@@ -66,7 +67,7 @@ def test_agreement_is_that_of_sets():
 def test_the_links_of_a_head_are_those_of_its_matrix():
     head = Head("0.cross", None)
     matrices = FORWARD.of(head)
-    assert FORWARD.links(head) == [matrix.links() for matrix in matrices]
+    assert FORWARD.links(head) == [matrix.links(mutual) for matrix in matrices]
     assert error_rate(FORWARD.links(head), GOLD).error > 0.3
 
 
