@@ -235,9 +235,16 @@ def panning(folder: Path, length: int, moves: int) -> None:
             else:
                 place = _matrix(opened, path, int(way.split()[0]))
                 assert chromium.moves(opened, place), "the mouse does not drag the matrix"
-            times = chromium.frame_times(opened, place, moves)
-        rows.append([way, *chromium.summary(times)])
-    head = ["what is dragged", "median ms", "95 % ms", "frames a second", "frames"]
+            times, busy = chromium.frame_times(opened, place, moves)
+        rows.append([way, *chromium.summary(times), f"{busy:.1f}"])
+    head = [
+        "what is dragged",
+        "median ms",
+        "95 % ms",
+        "frames a second",
+        "frames",
+        "thread ms a move",
+    ]
     table(f"a matrix of {length} × {length} under the mouse", head, rows)
     print("bar: 50 frames a second, or what the empty canvas has")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from playwright.sync_api import Error, Page, TimeoutError, sync_playwright
+from playwright.sync_api import CDPSession, Error, Page, TimeoutError, sync_playwright
 
 SECONDS = 120  #: no page is waited for longer
 GIBIBYTES = 8.0  #: of all processes of the browser; more, and the page's own is ended
@@ -110,18 +110,29 @@ def opened(path: Path, drawn: str) -> Opened:
             return Opened(None, memory.most, str(error).splitlines()[0].split(": ")[-1])
 
 
-def frame_times(page: Page, place: tuple[float, float], moves: int) -> list[float]:
-    """Milliseconds between frames while the mouse drags in circles from a place on the page."""
+def frame_times(page: Page, place: tuple[float, float], moves: int) -> tuple[list[float], float]:
+    """Milliseconds between frames while the mouse drags in circles from a place on the page; and
+    milliseconds of processor time that the page's thread takes for a move."""
     x, y = place
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
     page.mouse.move(x, y)
     page.mouse.down()
     page.evaluate(FRAMES)
+    before = _thread_time(session)
     for move in range(moves):
         angle = 2 * math.pi * move / 60
         page.mouse.move(x + 150 * math.sin(angle), y + 100 * (1 - math.cos(angle)))
     times: list[float] = page.evaluate("cancelAnimationFrame(window.ticking), window.frames_")
+    busy = _thread_time(session) - before
     page.mouse.up()
-    return times
+    return times, 1000 * busy / moves
+
+
+def _thread_time(session: CDPSession) -> float:
+    """Seconds that the page's thread has worked, by its own clock."""
+    metrics = session.send("Performance.getMetrics")["metrics"]
+    return float(next(each["value"] for each in metrics if each["name"] == "TaskDuration"))
 
 
 def moves(page: Page, place: tuple[float, float]) -> bool:

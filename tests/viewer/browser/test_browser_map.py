@@ -301,7 +301,9 @@ def test_weights_times_the_length_of_values_where_these_were_captured(
         float(r.weights()[0, h, 2, 3] * r.value[0, h, 3].norm()) for r in every for h in range(12)
     ]
     layer, head = divmod(products.index(max(products)), 12)
-    expect(looking.by("map-finding")).to_contain_text(f"of the value in layer {layer} head {head}")
+    expect(looking.by("map-finding")).to_contain_text(
+        f"of the value in layer {layer} head {head}", timeout=30_000
+    )
     bare = open_page(sentence_trace, "view=matrix&layer=1&head=8&measure=norms")
     expect(bare.by("measure-toggle")).to_be_hidden()
 
