@@ -215,7 +215,7 @@ def _entropy(
     """Of shares by offset; what lies in one place is spread evenly over the offsets there."""
     shares = _shares(total)
     terms: Tensor = torch.special.entr(shares)
-    return (terms if widths is None else terms + torch.xlogy(shares, widths)).sum(-1)
+    return (terms if widths is None else terms + shares * widths.clamp_min(1.0).log()).sum(-1)
 
 
 def _shares(total: Float[Tensor, "*_ offset"]) -> Float[Tensor, "*_ offset"]:
