@@ -137,7 +137,7 @@ def test_the_reaction_model_maps_atoms(tmp_path):
         (["--model", "whisper"], "is shown on a page only: add --html"),
         (["--out", "no/x.png"], "there is no folder no"),
         ([""], "there is no word in ''"),
-        (["--model", "gpt9"], "--model 'gpt9': expected minilm, rxnmapper, smollm2, a folder"),
+        (["--model", "gpt9"], "--model 'gpt9': expected minilm, rxnmapper, smollm2, study:"),
         (["--model", "."], "there is no config.json"),
         (["--model", "nowhere:build"], "No module named 'nowhere'"),
         (["hello", "--model", "rxnmapper"], "is not a reaction in SMILES"),

@@ -80,11 +80,8 @@ def test_all_weights_are_small():
 def test_a_trained_model_finds_what_its_example_says(name):
     _, word, partner = EXAMPLES[name]
     result = look_at(name, None)
-    if word is None:
-        best = result.trace.find(pattern="previous", words=result.words[0])[0]
-    else:
-        best = result.trace.find(word, partner, words=result.words[0])[0]
-    assert best.weight > 0.2, best
+    partners = [match.key for match in result.trace.find(word, words=result.words[0])]
+    assert partner in partners, "some head gives it most"
 
 
 @pytest.mark.parametrize("name", STUDIES)
