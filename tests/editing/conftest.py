@@ -1,4 +1,5 @@
-"""Models of transformers, tiny and random, are those of the capture tests."""
+"""Models of transformers, tiny and random, are those of the capture tests; mechanisms of regard are
+the members of the contract tests."""
 
 import os
 import sys
@@ -7,6 +8,7 @@ from pathlib import Path
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tracing" / "hf"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "contracts"))
 
 import warnings
 

@@ -39,10 +39,15 @@ def attend(
     value = plan.values(value)
     if value.shape[1] != key.shape[1]:
         key, value = by_head(key, heads), by_head(value, heads)
+    alone = causal and mask is None  # the fused operators of torch take no mask besides
     if causal:
-        mask = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril()[None, None]
+        past = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril()[None, None]
+        if mask is None or mask.dtype == torch.bool:
+            mask = past if mask is None else mask & past
+        else:
+            mask = mask.masked_fill(~past, -torch.inf)
     if not plan.needs_weights:
-        return _fused(plan, query, key, value, mask, dropout, causal, scale)
+        return _fused(plan, query, key, value, mask, dropout, alone, scale)
     touched, rows = plan.touched()
     if whole or (len(touched) == heads and len(rows) == queries):
         return _explicit(plan, query, key, value, mask, dropout, scale)
@@ -51,7 +56,7 @@ def attend(
         tensor = tensor if tensor.shape[1] == 1 else tensor[:, touched]
         return tensor if tensor.shape[2] == 1 else tensor[:, :, rows]
 
-    output = _fused(plan.without_steps(), query, key, value, mask, dropout, causal, scale)
+    output = _fused(plan.without_steps(), query, key, value, mask, dropout, alone, scale)
     part = _explicit(
         plan.part(cut, (len(touched), len(rows))),
         query[:, touched][:, :, rows],
@@ -76,7 +81,7 @@ def _fused(
     causal: bool,
     scale: float | None,
 ) -> Mixed:
-    """One call of a fused operator; `mask` holds the causal one as well."""
+    """One call of a fused operator; `mask` holds the causal one as well, alone if `causal`."""
     grouped = key.shape[1] != query.shape[1]
     if plan.changes_scores:
         if plan.scale is not None:
