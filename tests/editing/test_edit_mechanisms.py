@@ -11,9 +11,12 @@ from torch import Tensor
 
 import regard
 from regard import masks
-from regard.editing import Change, forbid, scale, silence
-from regard.errors import RegardError
+from regard.editing import Change, forbid, multiply, scale, silence
+from regard.errors import RegardError, UnavailableError
+from regard.kernel import fused
 from regard.masks import Mask
+from regard.mechanisms import MultiHead, Scoring
+from regard.vision import LocalSelfAttention
 
 X = torch.randn(2, 6, 16, generator=torch.Generator().manual_seed(0))
 
@@ -111,3 +114,87 @@ def test_edits_do_what_masks_do(name: str) -> None:
 def test_others_are_refused(name: str) -> None:
     with pytest.raises(RegardError, match=REFUSED[name]):
         _edited(_mechanism(name), _inputs(name), silence(heads=0))
+
+
+def _sunk() -> MultiHead:
+    mechanism = MultiHead(16, 4, scoring=Scoring(sinks=True))
+    torch.nn.init.normal_(mechanism.sinks)
+    return mechanism.eval()
+
+
+def test_a_sink_is_no_key() -> None:
+    torch.manual_seed(0)
+    mechanism = _sunk()
+    with torch.no_grad():
+        plain = mechanism(X).output
+        for change, mask in (
+            (silence(queries=3), _without(query=3)),
+            (forbid(keys=0), _without(key=0)),
+            (forbid(keys=5, heads=[0, 1, 2, 3]), _without(key=5)),
+        ):
+            expected = mechanism(X, mask=mask).output
+            torch.testing.assert_close(
+                _edited(mechanism, (X,), change), expected, atol=2e-6, rtol=0
+            )
+            assert not torch.allclose(expected, plain)
+        weights = mechanism(X, weights=True).weights
+        with regard.edit(mechanism, multiply(0.5, keys=1)), regard.capture(mechanism) as trace:
+            mechanism(X)
+    left = 1 - weights.sum(-1, keepdim=True)  # on the sink
+    changed = weights * torch.tensor([1, 0.5, 1, 1, 1, 1])
+    changed = changed / (changed.sum(-1, keepdim=True) + left)
+    torch.testing.assert_close(trace[0].weights(), changed, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("first", ["short", "long"])
+def test_long_calls_that_run_in_blocks(first: str) -> None:
+    torch.manual_seed(0)
+    mechanism = MultiHead(16, 4, window=(8, 0)).eval()
+    x = torch.randn(1, 600, 16)
+    mask = torch.ones(1, 1, 600, 600, dtype=torch.bool)
+    mask[:, :, 500, 495] = mask[:, :, 3, 1] = False
+    with torch.no_grad():
+        expected = mechanism(x, mask=masks.pairs(mask)).output
+        changes = [forbid(queries=500, keys=495), forbid(queries=3, keys=1)]
+        with regard.edit(mechanism, *changes) as edits:
+            if first == "short":
+                mechanism(x[:, :6])
+            changed = mechanism(x).output
+    torch.testing.assert_close(changed, expected, atol=2e-6, rtol=0)
+    assert [sum(sites.values()) for sites in edits.touched] == [1, 1 + (first == "short")]
+
+
+def test_long_calls_that_run_in_strips(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "_STRIP", 1)  # 64 rows each
+    torch.manual_seed(0)
+    mechanism, x = MultiHead(16, 4).eval(), torch.randn(1, 150, 16)
+    bias = torch.randn(1, 1, 150, 150)
+    with torch.no_grad():
+        plain = mechanism(x, bias=bias).output
+        with regard.edit(mechanism, silence(queries=140)) as edits:
+            changed = mechanism(x, bias=bias).output
+    moved = (changed - plain).abs().amax((0, 2)) > 1e-6
+    assert moved.nonzero().flatten().tolist() == [140]
+    assert edits.touched == [{"MultiHead": 1}]
+
+
+def test_gradients_reach_sinks_and_projections() -> None:
+    torch.manual_seed(0)
+    mechanism = _sunk()
+    mechanism(X, mask=_without(key=2)).output.square().sum().backward()
+    expected = [parameter.grad.clone() for parameter in mechanism.parameters()]
+    mechanism.zero_grad()
+    with regard.edit(mechanism, forbid(keys=2)):
+        mechanism(X).output.square().sum().backward()
+    for parameter, gradient in zip(mechanism.parameters(), expected):
+        torch.testing.assert_close(parameter.grad, gradient, atol=1e-4, rtol=1e-4)
+
+
+def test_windows_of_an_image_are_refused() -> None:
+    layer, image = LocalSelfAttention(8, 2, size=3).eval(), torch.randn(1, 8, 6, 5)
+    with (
+        torch.no_grad(),
+        pytest.raises(UnavailableError, match="computed by regard::local_attention"),
+        regard.edit(layer, silence(heads=0)),
+    ):
+        layer(image)

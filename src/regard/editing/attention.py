@@ -142,10 +142,17 @@ def _explicit(
     return mix(plan, scores, by_head(value, query.shape[1]), dropout)
 
 
-def mix(plan: Plan, scores: Scores, value: Values, dropout: float = 0.0) -> Mixed:
-    """Values mixed by the changed softmax of scores."""
+def mix(
+    plan: Plan, scores: Scores, value: Values, dropout: float = 0.0, sink: Tensor | None = None
+) -> Mixed:
+    """Values mixed by the changed softmax of scores; `sink` is one more score of each head."""
     dtype = torch.promote_types(scores.dtype, torch.float32)
-    weights = plan.softmax(scores, dtype=dtype).to(value.dtype)
+    if sink is None:
+        weights = plan.softmax(scores, dtype=dtype).to(value.dtype)
+    else:
+        column = sink.to(scores.dtype)[:, None, None].expand(*scores.shape[:3], 1)
+        columns = plan.softmax(torch.cat([scores, column], -1), after=1, dtype=dtype)
+        weights = columns[..., :-1].to(value.dtype)
     if dropout:
         weights = F.dropout(weights, dropout)
     mixed = plan.outputs(weights @ value)

@@ -9,13 +9,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from regard.bias import bias_block
 from regard.editing.attention import attend, mix
-from regard.editing.plan import Plan
+from regard.editing.plan import Plan, by_head
 from regard.errors import UnavailableError
 from regard.interception import Operator
 from regard.interception.scaled_dot_product import four_axes
-from regard.masks import Mask
-from regard.recipe import Flex, Projected
+from regard.kernel import blockwise, fused, image_windows
+from regard.masks import Mask, clean
+from regard.recipe import Dot, Flex, Projected
 from regard.tracing.operators import FLEX_ARGUMENTS, reader_of
 from regard.tracing.softmax_axes import SoftmaxAxes
 from regard.types import Shape, whole
@@ -51,7 +53,10 @@ FUSED = (
     "_native_multi_head_attention",
     "_transformer_encoder_layer_fwd",
     "flex_attention",
+    fused.OPERATOR,
 )
+#: Operators that cannot be changed.
+CLOSED = (blockwise.OPERATOR, image_windows.OPERATOR)
 SOFTMAXES = (
     "softmax.int",
     "softmax.int_out",
@@ -94,13 +99,45 @@ def scaled_dot_product(arguments: Arguments, planner: Planner, whole_weights: bo
 
 
 def flash(arguments: Arguments, planner: Planner, whole_weights: bool, run: Any) -> Any:
-    """The kernel of it on a CPU, called by name, as mechanisms of regard do.
+    """The kernel of it on a CPU, called by name, as `regard.attend` does.
 
     The log-sum-exp stays that of the unchanged attention: it belongs to a recipe that does not
     know of the change.
     """
     output = scaled_dot_product(arguments, planner, whole_weights)
     return None if output is None else (output, run()[1])
+
+
+def own_attention(arguments: Arguments, planner: Planner, whole_weights: bool) -> Any:
+    """Attention of a recipe of this library: one call, whatever it would be cut into."""
+    recipe: Dot = arguments["recipe"]
+    assert recipe.value is not None
+    _, heads, queries, keys = recipe.shape
+
+    def pairs() -> Tensor | None:
+        return None if recipe.mask is None else recipe.mask.dense(queries, keys, recipe.device)
+
+    plan = planner.plan(recipe.shape, recipe.query, pairs)
+    if plan is None:
+        return None
+    alive = None if recipe.mask is None else recipe.mask.alive(queries, keys, recipe.device)
+    key, value = clean(recipe.key, alive), clean(recipe.value, alive)
+    dropout = arguments["dropout"]
+    everything = whole(queries, keys)
+    if recipe.sink is not None:
+        scores = recipe.scores(everything)
+        values = by_head(plan.values(value), heads)
+        return mix(plan, scores, values, dropout, recipe.sink).to(value.dtype), None
+    mask, added = pairs(), bias_block(recipe.bias, everything)
+    if added is not None:
+        mask = added if mask is None else torch.where(mask, added, -torch.inf)
+    output = attend(
+        *(plan, recipe.query, key, value, mask),
+        dropout=dropout,
+        scale=recipe.scale,
+        whole=whole_weights,
+    )
+    return output, None
 
 
 def native_attention(arguments: Arguments, planner: Planner, whole_weights: bool) -> Any:

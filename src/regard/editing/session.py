@@ -35,6 +35,7 @@ from regard.interception import (
     unwrap_calls,
     wrap_calls,
 )
+from regard.kernel import fused
 from regard.record import Site, Trace
 from regard.tracing.module_paths import CallSite, ModulePaths
 from regard.tracing.session import changing, is_captured
@@ -309,10 +310,12 @@ def _intercept(operator: Operator, args: Any, kwargs: Any) -> Any:
     """Runs instead of an attention operator."""
     name = operator.name
     softmax = name in operators.SOFTMAXES
-    if not softmax and name not in operators.FUSED:
+    if not softmax and name not in operators.FUSED and name not in operators.CLOSED:
         return operator.run(*args, **kwargs)
     planner = _Planner(name)
-    if not planner.here:
+    if name in operators.CLOSED:
+        planner.refuse(f"it is computed by {name}, which has no softmax to change")
+    if not planner.here or name in operators.CLOSED:
         return operator.run(*args, **kwargs)
     arguments = operators.named(operator, args, kwargs)
     captured = is_captured()
@@ -324,6 +327,8 @@ def _intercept(operator: Operator, args: Any, kwargs: Any) -> Any:
     elif name == "_scaled_dot_product_flash_attention_for_cpu":
         run = lambda: operator.run(*args, **kwargs)
         output = operators.flash(arguments, planner, captured, run)
+    elif name == fused.OPERATOR:
+        output = operators.own_attention(arguments, planner, captured)
     elif name == "_native_multi_head_attention":
         output = operators.native_attention(arguments, planner, captured)
     elif name == "_transformer_encoder_layer_fwd":

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from regard.errors import RegardError, UnavailableError
 from regard.interception import LOCK, listen, silent, unlisten
+from regard.kernel import blockwise
 from regard.record import Note, Site, Trace
 from regard.tracing import capture
 from regard.tracing.module_paths import ModulePaths
@@ -26,7 +27,13 @@ from regard.tracing.pass_plan import fingerprint, signature_of
 from regard.tracing.session import unwatched
 from regard.tracing.softmax_axes import Line, SoftmaxAxes, softmax_axes
 
-_FUSED = ("_scaled_dot_product_", "_native_multi_head", "_transformer_encoder_layer", "flex_")
+_FUSED = (
+    "_scaled_dot_product_",
+    "_native_multi_head",
+    "_transformer_encoder_layer",
+    "flex_",
+    blockwise.OPERATOR,
+)
 
 
 class Sites:

@@ -11,7 +11,8 @@ and calls the operator again on its inner tensors; then that call is reported, a
 not.
 
 An *interceptor* runs instead of an operator. It is off while it runs, and listeners are on: they
-are told of the operators that the interceptor runs.
+are told of the operators that the interceptor runs. It sees `kernel.fused.attention` whole, as an
+operator whose arguments are a recipe and a dropout: what it is cut into depends on lengths and masks.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any, NamedTuple
 import torch
 
 from regard.interception.process import LOCK
-from regard.kernel import blockwise, image_windows
+from regard.kernel import blockwise, fused, image_windows
 
 _NAME = "TESTING_ONLY_GenericMode"
 _KEY: Any = torch._C._parse_dispatch_key(_NAME)
@@ -124,12 +125,12 @@ def unlisten(listener: Listener) -> None:
 def intercepted(interceptor: Interceptor) -> Iterator[None]:
     """Run these operators of this thread through a function; requires `available()`."""
     _fall_through()
-    before, _here.interceptor = _here.interceptor, interceptor
+    before = _exchange(interceptor)
     _include(_KEY, True)
     try:
         yield
     finally:
-        _here.interceptor = before
+        _exchange(before)
         _include(_KEY, _here.needs_key)
 
 
@@ -146,13 +147,14 @@ def changes() -> int:
 @contextmanager
 def silent() -> Iterator[None]:
     """Neither report nor intercept operators of this thread."""
-    before = _here.listeners, _here.interceptor
-    _here.listeners, _here.interceptor = (), None
+    listeners, _here.listeners = _here.listeners, ()
+    interceptor = _exchange(None)
     _include(_KEY, False)
     try:
         yield
     finally:
-        _here.listeners, _here.interceptor = before
+        _here.listeners = listeners
+        _exchange(interceptor)
         _include(_KEY, _here.needs_key)
 
 
@@ -216,14 +218,28 @@ def _composite_kernel(operator: Operator) -> Callable[..., Any]:
 
 
 def _intercept(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    interceptor, _here.interceptor = _here.interceptor, None
+    interceptor = _exchange(None)
     assert interceptor is not None
     _include(_KEY, bool(_here.listeners))
     try:
         return interceptor(operator, args, kwargs)
     finally:
-        _here.interceptor = interceptor
+        _exchange(interceptor)
         _include(_KEY, True)
+
+
+def _exchange(interceptor: Interceptor | None) -> Interceptor | None:
+    """Set the interceptor of this thread; returns the one before."""
+    before, _here.interceptor = _here.interceptor, interceptor
+    fused.here.instead = None if interceptor is None else _intercept_attention
+    return before
+
+
+_ATTENTION = Operator(fused.OPERATOR, ("recipe", "dropout"), fused.attention)
+
+
+def _intercept_attention(recipe: Any, dropout: float) -> Any:
+    return _intercept(_ATTENTION, (recipe, dropout), {})
 
 
 def _fall_through() -> None:

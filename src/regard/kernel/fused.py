@@ -20,6 +20,8 @@ Known wrong cases of `F.scaled_dot_product_attention` are avoided here:
 from __future__ import annotations
 
 import functools
+import threading
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -40,6 +42,16 @@ _flash = torch._scaled_dot_product_flash_attention_for_cpu  # by name, without a
 _compiling = torch.compiler.is_compiling
 _STRIP = 1 << 23  # elements of mask and bias made at once (32 MB of float32)
 
+OPERATOR = "regard::attention"  # what `attention` is called where it is intercepted
+
+
+class _ThreadState(threading.local):
+    #: runs instead of `attention`, which it may call in turn; for `regard.interception`
+    instead: Callable[[Dot, float], tuple[Mixed, LogSumExp | None]] | None = None
+
+
+here = _ThreadState()
+
 
 class _Call(NamedTuple):
     """One call of a backend: some rows against some columns."""
@@ -55,6 +67,8 @@ def attention(recipe: Dot, dropout: float = 0.0) -> tuple[Mixed, LogSumExp | Non
 
     The path depends on the inputs alone, never on what is asked for besides.
     """
+    if not _compiling() and here.instead is not None:
+        return here.instead(recipe, dropout)
     if recipe.value is None:
         raise UnavailableError("fused.attention: this recipe was made without values")
     query, key, value = recipe.query, recipe.key, recipe.value

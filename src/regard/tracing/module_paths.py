@@ -23,7 +23,7 @@ from regard.anatomy.attribute_names import ATTENTION, head_counts
 from regard.anatomy.wrappers import PARALLEL, plain_path
 
 _TORCH = str(Path(torch.__file__).parent)
-_OWN = ("tracing", "interception", "editing")
+_OWN = ("tracing", "interception", "editing", "kernel")
 _HERE = tuple(str(Path(__file__).parents[1] / package) for package in _OWN)
 _SOFTMAX = re.compile("softmax|dropout", re.IGNORECASE)
 _FORWARD = ("forward", "_call_impl")
