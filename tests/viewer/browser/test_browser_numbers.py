@@ -188,6 +188,21 @@ def test_heads_of_a_layer_together(open_page, sentence_trace, mode):
     close(weights_in(rows), layer.mean(0) if mode == "mean" else layer.amax(0), 1e-6)
 
 
+@pytest.mark.parametrize("special", ["shown", "folded", "hidden"])
+def test_the_largest_of_heads_is_that_of_one_head(open_page, sentence_trace, special):
+    """Words are merged and rows divided in each head, before the largest is taken."""
+    fragment = f"view=matrix&layer={LAYER}&mode=max&unit=words&special={special}"
+    looking = open_page(sentence_trace, fragment)
+    words: Words = sentence_trace.options["words"]
+    if special != "shown":
+        words = words.pooled_special() if special == "folded" else words.without_special()
+    merged = words.merge(sentence_trace.weights(LAYER))
+    shares = merged / merged.sum(-1, keepdim=True) if special == "hidden" else merged
+    close(weights_in(looking.table()), shares.amax(0), 1e-6)
+    looking.choose("layer-select", "All layers")
+    expect(looking.page.get_by_role("alert")).to_contain_text("stored for single tokens")
+
+
 @pytest.mark.parametrize("mode", ["mean", "max"])
 def test_all_heads_together(open_page, sentence_trace, mode):
     rows = open_page(sentence_trace, f"view=matrix&layer=all&mode={mode}").table()

@@ -13,11 +13,11 @@ from playwright.sync_api import expect
 
 import regard
 from regard import masks
-from regard.recipe import Dot
+from regard.recipe import Dot, Given
 from regard.record import Record, Trace
 from regard.record.site import Site
 from regard.record.stored_attention import StoredRecipe
-from regard.viewer import page
+from regard.viewer import Scene, page
 
 NEAR = 1e-3
 LAYERS, HEADS, WIDTH = 2, 3, 64
@@ -77,6 +77,39 @@ class LongPage:
         """The strongest key of a row and the next, the row itself, its neighbour, the future."""
         first, second, third = self.weights[row].topk(3).indices.tolist()
         return [first, second, third, row, row - 1, min(row + 3, self.length - 1)]
+
+
+class WordPage:
+    """A page of the eight largest weights of each row, of words with two pieces."""
+
+    def __init__(self, folder) -> None:
+        length = 601
+        tokens = ["[CLS]", *(f"w{i // 2}" if i % 2 == 0 else "##x" for i in range(length - 1))]
+        weights = 1e-5 * torch.rand(
+            1, 6, length, length, generator=torch.Generator().manual_seed(1)
+        )
+        weights[..., 0] = 0.1
+        weights[:, :, :, [101, 102]] = torch.tensor([0.3, 0.01])  # one piece of w50 is stored,
+        weights[:, :, :, [201, 202]] = torch.tensor([0.12, 0.10])  # and both of w100
+        weights[..., 301:311:2] = 0.02
+        weights[:, 1, :, [101, 201]] *= 0.5
+        weights /= weights.sum(-1, keepdim=True)
+        recipe = Given(weights, None, "distribution")
+        site = Site("layer.0.attention", "Attention", "", "", attends="self")
+        stored = StoredRecipe(recipe)
+        record = Record(site, stored, shape=recipe.shape, kind=recipe.kind, dtype=recipe.dtype)
+        self.trace = Trace([record]).with_tokens(tokens)
+        drawn = page(self.trace, title="words", budget=300_000)
+        assert '"kind":"largest"' in drawn.html
+        self.path = drawn.save(folder / "words.html")
+        words = Scene.of(self.trace).lines[0].words.without_special()
+        merged = words.merge(weights[0].double())
+        self.shares = merged / merged.sum(-1, keepdim=True)
+
+
+@pytest.fixture(scope="module")
+def word_page(tmp_path_factory) -> WordPage:
+    return WordPage(tmp_path_factory.mktemp("words"))
 
 
 @pytest.fixture(scope="module", params=PAGES)
@@ -221,3 +254,10 @@ def test_exported_numbers_are_true(open_page, long_page):
         assert abs(weight - float(long_page.weights[row, key])) <= NEAR
     for row in long_page.rows:
         assert all((row, key) in pairs for key in long_page.weights[row].topk(3).indices.tolist())
+
+
+def test_the_largest_of_heads_over_words_is_that_of_one_head(open_page, word_page):
+    fragment = "view=text&layer=0&mode=max&unit=words&special=hidden&selected=150"
+    looking = open_page(word_page.path, fragment)
+    true = word_page.shares[:, 150].amax(0)
+    assert sum(told(hover_word(looking, word), float(true[word])) for word in (50, 100, 151)) > 0

@@ -148,7 +148,7 @@ def test_a_level_of_signed_weights_keeps_what_is_farthest_from_nothing():
     assert (coarse < 0).any()
 
 
-@pytest.mark.parametrize("mode", ["head", "mean", "rollout"])
+@pytest.mark.parametrize("mode", ["head", "mean", "max", "rollout"])
 def test_words_and_folded_special_tokens(mode):
     tokens = TOKENS * 60  # special tokens lie in every band
     trace = trace_of(len(tokens)).with_tokens(tokens)
@@ -158,7 +158,7 @@ def test_words_and_folded_special_tokens(mode):
         fine = rollout(trace)[0]
     else:
         fine = trace[0].weights()[0]
-        fine = fine[1] if mode == "head" else fine.mean(0)
+        fine = {"head": fine[1], "mean": fine.mean(0), "max": fine}[mode]
     cases = {
         ("words", "shown"): words,
         ("words", "folded"): words.pooled_special(),
@@ -169,6 +169,7 @@ def test_words_and_folded_special_tokens(mode):
     for (unit, special), grouped in cases.items():
         ask = asked(maps, mode=mode, head=1, unit=unit, special=special)
         want = grouped.merge(fine.double()).float()
+        want = want.amax(0) if mode == "max" else want
         assert whole(maps, ask).shape == want.shape
         torch.testing.assert_close(whole(maps, ask), want, atol=1e-6, rtol=1e-5)
         last = len(want) - 1
@@ -296,6 +297,18 @@ def test_hidden_special_tokens_leave_shares_of_the_rest(unit):
     for index in range(expected.shape[1]):
         torch.testing.assert_close(maps.column(ask, index), expected[:, index])
         torch.testing.assert_close(maps.row(ask, index), expected[index])
+
+
+def test_the_largest_of_heads_without_special_tokens_is_that_of_one_head():
+    trace = trace_of(len(TOKENS)).with_tokens(TOKENS)
+    maps = maps_of(trace)
+    words = maps.scene.lines[0].words.without_special()
+    merged = words.merge(torch.cat([record.weights()[0] for record in trace]))
+    total = merged.sum(-1, keepdim=True)
+    want = torch.where(total > 0, merged / total, 0.0).amax(0)
+    ask = asked(maps, mode="max", layer="all", unit="words", special="hidden")
+    torch.testing.assert_close(whole(maps, ask), want)
+    torch.testing.assert_close(maps.column(ask, 1), want[:, 1])
 
 
 def test_features_of_a_pair_add_up_to_its_score():

@@ -173,12 +173,11 @@
       return data;
     }
   };
-  function combinedKnowledge(maps, mode) {
+  function meanKnowledge(maps) {
     const [{ keys }, count] = [maps[0], maps.length];
     const [least, most] = [new Float32Array(keys), new Float32Array(keys)];
-    const join = (target, values) => {
-      if (mode === "max") for (let key = 0; key < keys; key += 1) target[key] = Math.max(target[key], values[key]);
-      else for (let key = 0; key < keys; key += 1) target[key] += values[key] / count;
+    const add = (target, values) => {
+      for (let key = 0; key < keys; key += 1) target[key] += values[key] / count;
     };
     const rowOf = (map, query) => {
       if (map.known) return map.known.row(query, least, most);
@@ -189,17 +188,16 @@
     return {
       count: null,
       row(query, low, high) {
-        for (const side of [low, high]) side.fill(mode === "max" ? -Infinity : 0);
+        for (const side of [low, high]) side.fill(0);
         for (const map of maps) {
           rowOf(map, query);
-          join(low, least);
-          join(high, most);
+          add(low, least);
+          add(high, most);
         }
       },
       pair(query, key) {
         const pairs = maps.map((map) => pairOf(map, query, key));
-        const joined = (side) => mode === "max" ? Math.max(...pairs.map((pair) => pair[side])) : pairs.reduce((sum, pair) => sum + pair[side], 0) / count;
-        return [joined(0), joined(1)];
+        return [0, 1].map((side) => pairs.reduce((sum, pair) => sum + pair[side], 0) / count);
       },
       mean: () => null
     };
@@ -214,7 +212,7 @@
     const scene = { ...manifest, loader };
     scene.headMap = (site, head) => cached(`${site}/${head}`, () => readHeadMap(scene, manifest.sites[site], head));
     scene.headRows = (site, head, queries) => readHeadRows(scene, manifest.sites[site], head, queries);
-    scene.layerMap = (site, mode) => cached(`${site}/${mode}`, () => combineHeads(scene, site, mode));
+    scene.layerMap = (site) => cached(`${site}/mean`, () => meanOfHeads(scene, site));
     scene.partMap = (part, name) => cached(`part ${part}/${name}`, () => readPartMap(scene, part, name));
     return scene;
   }
@@ -302,26 +300,24 @@
     const numbers = await scene.loader.read(form.weights);
     return { ...size, data: form.kind === "dense" ? numbers : valuesOfCodes(numbers, form) };
   }
-  async function combineHeads(scene, site, mode) {
-    const { heads, queries, keys, peak, maps } = scene.sites[site];
+  async function meanOfHeads(scene, site) {
+    const { heads, queries, keys, maps } = scene.sites[site];
     const isWhole = (form) => form.kind !== "tiles";
     const notes = new Set(maps.map((form) => form.note));
     const note = [...notes].join("; or ");
     const exact = maps.every(isExact);
-    const largest = mode === "max" ? peak.reduce((most, each) => Math.max(most, each), 0) : null;
-    const size = { queries, keys, largest, note, exact, top: null, known: null };
+    const size = { queries, keys, largest: null, note, exact, top: null, known: null };
     if (!maps.every(isWhole)) return { ...size, data: null };
-    const data = new Float32Array(queries * keys).fill(mode === "max" ? -Infinity : 0);
+    const data = new Float32Array(queries * keys);
     const parts = [];
     for (let head = 0; head < heads; head += 1) {
       const map = await scene.headMap(site, head);
       const weights = map.data;
       parts.push(map);
-      if (mode === "max") for (let i = 0; i < data.length; i += 1) data[i] = Math.max(data[i], weights[i]);
-      else for (let i = 0; i < data.length; i += 1) data[i] += weights[i] / heads;
+      for (let i = 0; i < data.length; i += 1) data[i] += weights[i] / heads;
     }
     const isPartial = parts.some((map) => map.known);
-    return { ...size, data, known: isPartial ? combinedKnowledge(parts, mode) : null };
+    return { ...size, data, known: isPartial ? meanKnowledge(parts) : null };
   }
   function isExact(form) {
     return form.kind === "tiles" || form.kind === "dense" && form.exact !== false;
@@ -1723,10 +1719,7 @@
     const data = new Float32Array(queries * keys);
     maps.forEach((map, index) => {
       const start = members[index] * keys;
-      for (let i = 0; i < data.length; i += 1) {
-        const product = map.data[i] * lengths[start + i % keys];
-        data[i] = mode === "max" ? Math.max(data[i], product) : data[i] + product / maps.length;
-      }
+      for (let i = 0; i < data.length; i += 1) data[i] += map.data[i] * lengths[start + i % keys] / maps.length;
     });
     const note = [...new Set(maps.map((map) => map.note))].join("; or ");
     return { queries, keys, data, exact: maps.every((map) => map.exact), top: null, known: null, largest: null, note };
@@ -1750,7 +1743,6 @@
     const site = scene.sites[siteNumber];
     const isOverLayers = state.layer === "all" || ["rollout", "relevance"].includes(state.mode);
     const normed = isNormed(scene, state);
-    const map = normed ? await normedMap(scene, siteNumber, state) : await mapOf(scene, state, siteNumber, isOverLayers);
     const square = site.query_sequence === site.key_sequence;
     const shownCount = shownPositions(scene, state, site.query_sequence);
     const rows = axisOf(scene, state, site.query_sequence, shownCount);
@@ -1758,9 +1750,15 @@
     const signed2 = site.kind === "signed";
     const hasSpecial2 = [site.query_sequence, site.key_sequence].some((number) => scene.sequences[number].special.some(Boolean));
     const isRenormalised = state.special === "hidden" && hasSpecial2 && !normed && !signed2 && site.kind !== "gate";
-    const frame = { rows, columns, signed: signed2, isGate: site.kind === "gate", square, exact: map.exact, note: map.note, cut: shownCount, isRenormalised, isNormed: normed };
+    const frame = { rows, columns, signed: signed2, isGate: site.kind === "gate", square, isRenormalised, isNormed: normed };
+    const isLargestOfHeads = state.mode === "max" && !isOverLayers;
+    const map = isLargestOfHeads ? await largestOfHeads(frame, scene, state) : reducedMap(frame, await mapOf(scene, state, siteNumber, isOverLayers));
+    if (isOverLayers && state.mode === "max" && map.data && !isSelection(frame)) {
+      throw new Error("the largest over all layers is stored for single tokens: choose one layer, or show pieces with special tokens");
+    }
+    [frame.exact, frame.note] = [map.exact, map.note];
     if (map.data === null) return remoteFrame(frame, scene, state, map);
-    return map.known ? partialFrame(frame, map) : wholeFrame(frame, map);
+    return map.spans ? partialFrame(frame, map) : wholeFrame(frame, map);
   }
   async function headRow(scene, state, frame, layer, head, i) {
     const members = frame.rows.members[i];
@@ -1792,7 +1790,38 @@
       const name = ["rollout", "relevance"].includes(state.mode) ? state.mode : state.mode === "max" ? "max" : "mean";
       return scene.partMap(state.part, name);
     }
-    return state.mode === "head" ? scene.headMap(site, state.head) : scene.layerMap(site, state.mode);
+    if (isNormed(scene, state)) return normedMap(scene, site, state);
+    return state.mode === "head" ? scene.headMap(site, state.head) : scene.layerMap(site);
+  }
+  function reducedMap(frame, map) {
+    const { data, known } = map;
+    if (data === null) return map;
+    if (isPlainMap(frame, map)) return { received: null, ...map, spans: known && spansOf(frame, known, map.keys, true), count: known?.count ?? null, mean: known?.mean.bind(known) };
+    const whole = mergedWeights(map, frame.rows, frame.columns);
+    if (frame.isRenormalised) divideRows(whole, frame.columns.labels.length);
+    const spans = known && spansOf(frame, known, map.keys, false);
+    return { ...map, data: whole, spans, top: null, largest: null, received: null, count: null, mean: () => null };
+  }
+  async function largestOfHeads(frame, scene, state) {
+    const number = scene.parts[state.part].sites[state.layer];
+    const { heads, maps, peak } = scene.sites[number];
+    const isPartial = maps.some(({ kind }) => kind === "largest");
+    const [notes, spans] = [/* @__PURE__ */ new Set(), []];
+    const joined = { data: null, exact: true, top: null, received: null, count: null, mean: () => null };
+    for (let head = 0; head < heads; head += 1) {
+      const map = reducedMap(frame, await mapOf(scene, { ...state, mode: "head", head }, number, false));
+      joined.largest = map.largest === null ? null : Math.max(...peak);
+      if (map.data === null) return { ...map, largest: joined.largest };
+      notes.add(map.note);
+      joined.exact &&= map.exact;
+      if (isPartial) spans.push(map.spans ?? spansOfWhole(frame, map.data));
+      joined.data = joined.data ? largerOf(joined.data, map.data) : map.data.slice();
+    }
+    return { ...joined, note: [...notes].join("; or "), spans: isPartial ? largestSpans(spans) : null };
+  }
+  function largerOf(target, values) {
+    for (let i = 0; i < target.length; i += 1) target[i] = Math.max(target[i], values[i]);
+    return target;
   }
   function shownPositions(scene, state, sequence) {
     if (scene.steps?.sequence !== sequence || state.step === null || state.step === void 0) return null;
@@ -1832,15 +1861,15 @@
   }
   function wholeFrame(frame, map) {
     const { rows, columns } = frame;
-    const plain = isPlainMap(frame, map);
-    const whole = paintedFrom(frame, map, plain);
+    const whole = map.data;
+    paintFrom(frame, whole);
     const breadth = columns.labels.length;
     frame.whole = whole;
     frame.largest = frame.peak;
     frame.partial = null;
     frame.value = (i, j) => ({
       value: whole[i * breadth + j],
-      exact: map.exact || plain && isTopWeight(map.top, i, j)
+      exact: map.exact || isTopWeight(map.top, i, j)
     });
     frame.cut = (side, index) => side === "row" ? whole.subarray(index * breadth, (index + 1) * breadth) : Float32Array.from(rows.labels, (_, i) => whole[i * breadth + index]);
     frame.row = async (i) => whole.slice(i * breadth, (i + 1) * breadth);
@@ -1850,17 +1879,15 @@
     return frame;
   }
   function partialFrame(frame, map) {
-    const plain = isPlainMap(frame, map);
-    paintedFrom(frame, map, plain);
-    const { known } = map;
-    const spans = spansOf(frame, known, map.keys, plain);
+    paintFrom(frame, map.data);
+    const { spans } = map;
     frame.whole = null;
-    frame.largest = plain ? map.largest : null;
-    frame.partial = { count: plain ? known.count : null };
+    frame.largest = map.largest;
+    frame.partial = { count: map.count };
     frame.value = (i, j) => {
       const [low, high] = spans.pair(i, j);
       const value = knownWeight(low, high);
-      return { value, exact: false, low, high, mean: plain && Number.isNaN(value) ? known.mean(i, j) : null };
+      return { value, exact: false, low, high, mean: Number.isNaN(value) ? map.mean(i, j) : null };
     };
     frame.cut = (side, index) => {
       const { low, high } = spans[side](index);
@@ -1872,7 +1899,7 @@
       const { low, high } = spans[side](index);
       return high.reduce((most, value, other) => value > low[other] ? Math.max(most, value) : most, 0);
     };
-    frame.received = () => plain ? map.received ?? null : null;
+    frame.received = () => map.received;
     return frame;
   }
   function knownWeight(low, high) {
@@ -1922,20 +1949,34 @@
     };
     return { row, column, pair };
   }
+  function spansOfWhole(frame, whole) {
+    const breadth = frame.columns.labels.length;
+    const both = (values) => ({ low: values, high: values });
+    return {
+      row: (i) => both(whole.subarray(i * breadth, (i + 1) * breadth)),
+      column: (j) => both(Float32Array.from(frame.rows.labels, (_, i) => whole[i * breadth + j])),
+      pair: (i, j) => [whole[i * breadth + j], whole[i * breadth + j]]
+    };
+  }
+  function largestSpans(all) {
+    const largest = (ends) => ends.slice(1).reduce(largerOf, ends[0].slice());
+    const joined = (side) => (index) => {
+      const spans = all.map((own) => own[side](index));
+      return { low: largest(spans.map(({ low }) => low)), high: largest(spans.map(({ high }) => high)) };
+    };
+    return { row: joined("row"), column: joined("column"), pair: (i, j) => largest(all.map((own) => own.pair(i, j))) };
+  }
   function dividedSpan(low, high) {
     const [least, most] = [low, high].map((ends) => ends.reduce((total, weight) => total + weight, 0));
     const share = (weight, others) => weight > 0 ? weight / (weight + others) : 0;
     return { low: low.map((weight, j) => share(weight, most - high[j])), high: high.map((weight, j) => share(weight, least - low[j])) };
   }
-  function paintedFrom(frame, map, plain) {
-    const whole = plain ? map.data : mergedWeights(map, frame.rows, frame.columns);
-    if (frame.isRenormalised) divideRows(whole, frame.columns.labels.length);
+  function paintFrom(frame, whole) {
     const pyramid = [whole];
     frame.peak = largestWeight(whole);
     frame.levels = levelCount(frame);
     frame.bright = brightWeight(frame, pyramid);
     frame.tile = (level, r, c) => cutTile(pyramidLevel(pyramid, frame, level), frame, level, r, c);
-    return whole;
   }
   function meanOfRows(whole, height, breadth) {
     const means = new Float32Array(breadth);
@@ -1946,6 +1987,9 @@
   }
   function isPlainMap({ rows, columns }, map) {
     return isPlain(rows, map.queries) && isPlain(columns, map.keys);
+  }
+  function isSelection({ rows, columns, isRenormalised }) {
+    return !isRenormalised && [rows, columns].every((axis) => axis.members.every((members) => members.length <= 1));
   }
   function isPlain(axis, count) {
     return axis.members.length === count && axis.members.every((m, i) => m.length === 1 && m[0] === i);

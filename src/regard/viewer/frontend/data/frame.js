@@ -18,7 +18,6 @@ export async function frameOf(scene, state) {
   const site = scene.sites[siteNumber];
   const isOverLayers = state.layer === "all" || ["rollout", "relevance"].includes(state.mode);
   const normed = isNormed(scene, state);
-  const map = normed ? await normedMap(scene, siteNumber, state) : await mapOf(scene, state, siteNumber, isOverLayers);
   const square = site.query_sequence === site.key_sequence;
   const shownCount = shownPositions(scene, state, site.query_sequence);
   const rows = axisOf(scene, state, site.query_sequence, shownCount);
@@ -26,9 +25,15 @@ export async function frameOf(scene, state) {
   const signed = site.kind === "signed";
   const hasSpecial = [site.query_sequence, site.key_sequence].some((number) => scene.sequences[number].special.some(Boolean));
   const isRenormalised = state.special === "hidden" && hasSpecial && !normed && !signed && site.kind !== "gate";
-  const frame = { rows, columns, signed, isGate: site.kind === "gate", square, exact: map.exact, note: map.note, cut: shownCount, isRenormalised, isNormed: normed };
+  const frame = { rows, columns, signed, isGate: site.kind === "gate", square, isRenormalised, isNormed: normed };
+  const isLargestOfHeads = state.mode === "max" && !isOverLayers;
+  const map = isLargestOfHeads ? await largestOfHeads(frame, scene, state) : reducedMap(frame, await mapOf(scene, state, siteNumber, isOverLayers));
+  if (isOverLayers && state.mode === "max" && map.data && !isSelection(frame)) {
+    throw new Error("the largest over all layers is stored for single tokens: choose one layer, or show pieces with special tokens");
+  }
+  [frame.exact, frame.note] = [map.exact, map.note];
   if (map.data === null) return remoteFrame(frame, scene, state, map);
-  return map.known ? partialFrame(frame, map) : wholeFrame(frame, map);
+  return map.spans ? partialFrame(frame, map) : wholeFrame(frame, map);
 }
 
 /** One row of a head in a state, of axes that a frame of the same state has: not all of a long map is made for it. */
@@ -72,7 +77,44 @@ function mapOf(scene, state, site, isOverLayers) {
     const name = ["rollout", "relevance"].includes(state.mode) ? state.mode : state.mode === "max" ? "max" : "mean";
     return scene.partMap(state.part, name);
   }
-  return state.mode === "head" ? scene.headMap(site, state.head) : scene.layerMap(site, state.mode);
+  if (isNormed(scene, state)) return normedMap(scene, site, state);
+  return state.mode === "head" ? scene.headMap(site, state.head) : scene.layerMap(site);
+}
+
+/** A map over the rows and columns of a frame; `spans` has what is known of weights where not all of them are kept. */
+function reducedMap(frame, map) {
+  const { data, known } = map;
+  if (data === null) return map;
+  if (isPlainMap(frame, map)) return { received: null, ...map, spans: known && spansOf(frame, known, map.keys, true), count: known?.count ?? null, mean: known?.mean.bind(known) };
+  const whole = mergedWeights(map, frame.rows, frame.columns);
+  if (frame.isRenormalised) divideRows(whole, frame.columns.labels.length);
+  const spans = known && spansOf(frame, known, map.keys, false);
+  return { ...map, data: whole, spans, top: null, largest: null, received: null, count: null, mean: () => null };
+}
+
+/** The largest over the heads of a layer: words are merged and rows divided in each head before, as a sum of largest weights is no weight. */
+async function largestOfHeads(frame, scene, state) {
+  const number = scene.parts[state.part].sites[state.layer];
+  const { heads, maps, peak } = scene.sites[number];
+  const isPartial = maps.some(({ kind }) => kind === "largest");
+  const [notes, spans] = [new Set(), []];
+  const joined = { data: null, exact: true, top: null, received: null, count: null, mean: () => null };
+  for (let head = 0; head < heads; head += 1) {
+    const map = reducedMap(frame, await mapOf(scene, { ...state, mode: "head", head }, number, false));
+    joined.largest = map.largest === null ? null : Math.max(...peak);
+    if (map.data === null) return { ...map, largest: joined.largest };
+    notes.add(map.note);
+    joined.exact &&= map.exact;
+    if (isPartial) spans.push(map.spans ?? spansOfWhole(frame, map.data));
+    joined.data = joined.data ? largerOf(joined.data, map.data) : map.data.slice();
+  }
+  return { ...joined, note: [...notes].join("; or "), spans: isPartial ? largestSpans(spans) : null };
+}
+
+/** The larger of each two numbers, in place of the first. */
+function largerOf(target, values) {
+  for (let i = 0; i < target.length; i += 1) target[i] = Math.max(target[i], values[i]);
+  return target;
 }
 
 /** Positions shown of a sequence that was generated: the prompt and as many steps as the state says; null for all. */
@@ -121,15 +163,15 @@ function axisOfGroups(groups, prompt, name) {
 /** A frame of which every weight is here. */
 function wholeFrame(frame, map) {
   const { rows, columns } = frame;
-  const plain = isPlainMap(frame, map);
-  const whole = paintedFrom(frame, map, plain);
+  const whole = map.data;
+  paintFrom(frame, whole);
   const breadth = columns.labels.length;
   frame.whole = whole;
   frame.largest = frame.peak;
   frame.partial = null;
   frame.value = (i, j) => ({
     value: whole[i * breadth + j],
-    exact: map.exact || (plain && isTopWeight(map.top, i, j)),
+    exact: map.exact || isTopWeight(map.top, i, j),
   });
   frame.cut = (side, index) => (side === "row" ? whole.subarray(index * breadth, (index + 1) * breadth) : Float32Array.from(rows.labels, (_, i) => whole[i * breadth + index]));
   frame.row = async (i) => whole.slice(i * breadth, (i + 1) * breadth);
@@ -144,17 +186,15 @@ function wholeFrame(frame, map) {
  * those of a row or column may be that are not, so that nothing above it is missed.
  */
 function partialFrame(frame, map) {
-  const plain = isPlainMap(frame, map);
-  paintedFrom(frame, map, plain);
-  const { known } = map;
-  const spans = spansOf(frame, known, map.keys, plain);
+  paintFrom(frame, map.data);
+  const { spans } = map;
   frame.whole = null;
-  frame.largest = plain ? map.largest : null;
-  frame.partial = { count: plain ? known.count : null };
+  frame.largest = map.largest;
+  frame.partial = { count: map.count };
   frame.value = (i, j) => {
     const [low, high] = spans.pair(i, j);
     const value = knownWeight(low, high);
-    return { value, exact: false, low, high, mean: plain && Number.isNaN(value) ? known.mean(i, j) : null };
+    return { value, exact: false, low, high, mean: Number.isNaN(value) ? map.mean(i, j) : null };
   };
   frame.cut = (side, index) => {
     const { low, high } = spans[side](index);
@@ -166,7 +206,7 @@ function partialFrame(frame, map) {
     const { low, high } = spans[side](index);
     return high.reduce((most, value, other) => (value > low[other] ? Math.max(most, value) : most), 0);
   };
-  frame.received = () => (plain ? map.received ?? null : null);
+  frame.received = () => map.received;
   return frame;
 }
 
@@ -221,6 +261,27 @@ function spansOf(frame, known, keys, plain) {
   return { row, column, pair };
 }
 
+/** What is known where everything is. */
+function spansOfWhole(frame, whole) {
+  const breadth = frame.columns.labels.length;
+  const both = (values) => ({ low: values, high: values });
+  return {
+    row: (i) => both(whole.subarray(i * breadth, (i + 1) * breadth)),
+    column: (j) => both(Float32Array.from(frame.rows.labels, (_, i) => whole[i * breadth + j])),
+    pair: (i, j) => [whole[i * breadth + j], whole[i * breadth + j]],
+  };
+}
+
+/** What is known of the largest of several weights. */
+function largestSpans(all) {
+  const largest = (ends) => ends.slice(1).reduce(largerOf, ends[0].slice());
+  const joined = (side) => (index) => {
+    const spans = all.map((own) => own[side](index));
+    return { low: largest(spans.map(({ low }) => low)), high: largest(spans.map(({ high }) => high)) };
+  };
+  return { row: joined("row"), column: joined("column"), pair: (i, j) => largest(all.map((own) => own.pair(i, j))) };
+}
+
 /** The least and the most that weights are of what is left of a row: each is largest where all others are smallest. */
 function dividedSpan(low, high) {
   const [least, most] = [low, high].map((ends) => ends.reduce((total, weight) => total + weight, 0));
@@ -228,16 +289,13 @@ function dividedSpan(low, high) {
   return { low: low.map((weight, j) => share(weight, most - high[j])), high: high.map((weight, j) => share(weight, least - low[j])) };
 }
 
-/** Puts tiles, and what colours need, into a frame; returns the map that they are of. */
-function paintedFrom(frame, map, plain) {
-  const whole = plain ? map.data : mergedWeights(map, frame.rows, frame.columns);
-  if (frame.isRenormalised) divideRows(whole, frame.columns.labels.length);
+/** Puts tiles, and what colours need, into a frame. */
+function paintFrom(frame, whole) {
   const pyramid = [whole];
   frame.peak = largestWeight(whole);
   frame.levels = levelCount(frame);
   frame.bright = brightWeight(frame, pyramid);
   frame.tile = (level, r, c) => cutTile(pyramidLevel(pyramid, frame, level), frame, level, r, c);
-  return whole;
 }
 
 /** What each column receives of a row, in the mean. */
@@ -251,6 +309,11 @@ function meanOfRows(whole, height, breadth) {
 
 function isPlainMap({ rows, columns }, map) {
   return isPlain(rows, map.queries) && isPlain(columns, map.keys);
+}
+
+/** Whether each row and column is one position, and its weights are those of the map. */
+function isSelection({ rows, columns, isRenormalised }) {
+  return !isRenormalised && [rows, columns].every((axis) => axis.members.every((members) => members.length <= 1));
 }
 
 /** Whether every position stands for itself. */

@@ -27,7 +27,7 @@ export function isNormed(scene, state) {
   return state.measure === "norms" && normsProblem(scene, state) === null;
 }
 
-/** The map of a head, or the mean or largest of a layer's heads, each weight times the length of its value. */
+/** The map of a head, or the mean of a layer's heads, each weight times the length of its value. */
 export async function normedMap(scene, number, { mode, head }) {
   const { heads, queries, keys, norms } = scene.sites[number];
   const lengths = await scene.loader.read(norms);
@@ -36,10 +36,7 @@ export async function normedMap(scene, number, { mode, head }) {
   const data = new Float32Array(queries * keys);
   maps.forEach((map, index) => {
     const start = members[index] * keys;
-    for (let i = 0; i < data.length; i += 1) {
-      const product = map.data[i] * lengths[start + (i % keys)];
-      data[i] = mode === "max" ? Math.max(data[i], product) : data[i] + product / maps.length;
-    }
+    for (let i = 0; i < data.length; i += 1) data[i] += (map.data[i] * lengths[start + (i % keys)]) / maps.length;
   });
   const note = [...new Set(maps.map((map) => map.note))].join("; or ");
   return { queries, keys, data, exact: maps.every((map) => map.exact), top: null, known: null, largest: null, note };

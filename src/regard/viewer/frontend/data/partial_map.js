@@ -114,13 +114,12 @@ class Largest {
   }
 }
 
-/** What is known of the mean or the largest of several maps, some of which are kept in part. */
-export function combinedKnowledge(maps, mode) {
+/** What is known of the mean of several maps, some of which are kept in part. */
+export function meanKnowledge(maps) {
   const [{ keys }, count] = [maps[0], maps.length];
   const [least, most] = [new Float32Array(keys), new Float32Array(keys)];
-  const join = (target, values) => {
-    if (mode === "max") for (let key = 0; key < keys; key += 1) target[key] = Math.max(target[key], values[key]);
-    else for (let key = 0; key < keys; key += 1) target[key] += values[key] / count;
+  const add = (target, values) => {
+    for (let key = 0; key < keys; key += 1) target[key] += values[key] / count;
   };
   const rowOf = (map, query) => {
     if (map.known) return map.known.row(query, least, most);
@@ -131,17 +130,16 @@ export function combinedKnowledge(maps, mode) {
   return {
     count: null,
     row(query, low, high) {
-      for (const side of [low, high]) side.fill(mode === "max" ? -Infinity : 0);
+      for (const side of [low, high]) side.fill(0);
       for (const map of maps) {
         rowOf(map, query);
-        join(low, least);
-        join(high, most);
+        add(low, least);
+        add(high, most);
       }
     },
     pair(query, key) {
       const pairs = maps.map((map) => pairOf(map, query, key));
-      const joined = (side) => (mode === "max" ? Math.max(...pairs.map((pair) => pair[side])) : pairs.reduce((sum, pair) => sum + pair[side], 0) / count);
-      return [joined(0), joined(1)];
+      return [0, 1].map((side) => pairs.reduce((sum, pair) => sum + pair[side], 0) / count);
     },
     mean: () => null,
   };

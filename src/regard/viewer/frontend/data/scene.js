@@ -1,7 +1,7 @@
 // Weights of a scene: decoded, or multiplied from queries and keys, when somebody asks for them.
 
 import { fetchLoader, inlineLoader } from "./chunks.js";
-import { combinedKnowledge, eachRun, partialMap, valuesOfCodes } from "./partial_map.js";
+import { meanKnowledge, eachRun, partialMap, valuesOfCodes } from "./partial_map.js";
 
 /** Positions up to which pictures of a map follow words, hidden tokens, steps and lengths of values. */
 export const MOST_FOLLOWED = 512;
@@ -21,7 +21,7 @@ export function openScene(manifest, loader) {
   scene.headMap = (site, head) =>
     cached(`${site}/${head}`, () => readHeadMap(scene, manifest.sites[site], head));
   scene.headRows = (site, head, queries) => readHeadRows(scene, manifest.sites[site], head, queries);
-  scene.layerMap = (site, mode) => cached(`${site}/${mode}`, () => combineHeads(scene, site, mode));
+  scene.layerMap = (site) => cached(`${site}/mean`, () => meanOfHeads(scene, site));
   scene.partMap = (part, name) => cached(`part ${part}/${name}`, () => readPartMap(scene, part, name));
   return scene;
 }
@@ -121,27 +121,25 @@ async function readMap(scene, form, queries, keys, largest) {
   return { ...size, data: form.kind === "dense" ? numbers : valuesOfCodes(numbers, form) };
 }
 
-/** Mean or largest over the heads of one layer. */
-async function combineHeads(scene, site, mode) {
-  const { heads, queries, keys, peak, maps } = scene.sites[site];
+/** The mean over the heads of one layer. */
+async function meanOfHeads(scene, site) {
+  const { heads, queries, keys, maps } = scene.sites[site];
   const isWhole = (form) => form.kind !== "tiles";
   const notes = new Set(maps.map((form) => form.note));
   const note = [...notes].join("; or ");
   const exact = maps.every(isExact);
-  const largest = mode === "max" ? peak.reduce((most, each) => Math.max(most, each), 0) : null;
-  const size = { queries, keys, largest, note, exact, top: null, known: null };
+  const size = { queries, keys, largest: null, note, exact, top: null, known: null };
   if (!maps.every(isWhole)) return { ...size, data: null };
-  const data = new Float32Array(queries * keys).fill(mode === "max" ? -Infinity : 0);
+  const data = new Float32Array(queries * keys);
   const parts = [];
   for (let head = 0; head < heads; head += 1) {
     const map = await scene.headMap(site, head);
     const weights = map.data;
     parts.push(map);
-    if (mode === "max") for (let i = 0; i < data.length; i += 1) data[i] = Math.max(data[i], weights[i]);
-    else for (let i = 0; i < data.length; i += 1) data[i] += weights[i] / heads;
+    for (let i = 0; i < data.length; i += 1) data[i] += weights[i] / heads;
   }
   const isPartial = parts.some((map) => map.known);
-  return { ...size, data, known: isPartial ? combinedKnowledge(parts, mode) : null };
+  return { ...size, data, known: isPartial ? meanKnowledge(parts) : null };
 }
 
 /** Whether every number is the one of the trace; rows that are streamed come in half precision. */

@@ -7,6 +7,7 @@ wherever it is seen, and the same as in `record.weights()`.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from regard.viewer.stack import follows
 SIDE = 256  #: cells of a tile
 Cells = Float[Tensor, "row column"]
 _Key = tuple[object, ...]
+_Part = Callable[[slice, slice | None], Cells]  #: weights of some rows and columns
 
 
 class TileCache:
@@ -128,9 +130,12 @@ class Maps:
                 bands = [self._band(query, 0, row) for row in range(-(-rows.size // SIDE))]
                 return torch.cat([band[:, index] for band in bands])
             positions = columns.positions(here)
-            blocks = [self._cells(query, slice(None), where) for where in runs(positions)]
-            cells = columns.summed(torch.cat(blocks, 1), here, runs(positions), 1)
-            return rows.mean(cells, every, [slice(0, len(cells))])[:, 0].contiguous()
+            merged = []
+            for part in self._parts(query):
+                blocks = [part(slice(None), where) for where in runs(positions)]
+                cells = columns.summed(torch.cat(blocks, 1), here, runs(positions), 1)
+                merged.append(rows.mean(cells, every, [slice(0, len(cells))])[:, 0])
+            return functools.reduce(torch.maximum, merged).contiguous()
 
     def features(self, query: MapQuery, row: int, key: int) -> Float[Tensor, " feature"]:
         """What each feature adds to the score of a query and a key, positions both."""
@@ -167,16 +172,21 @@ class Maps:
 
     def _finest(self, query: MapQuery, row: int) -> Cells:
         """A band of weights as they are."""
+        parts = (self._reduced(query, row, part) for part in self._parts(query))
+        return functools.reduce(torch.maximum, parts).contiguous()
+
+    def _reduced(self, query: MapQuery, row: int, part: _Part) -> Cells:
+        """A band of one part: words merged, rows divided."""
         rows, columns = self.axes(query)
         where = slice(row * SIDE, min((row + 1) * SIDE, rows.size))
         ranges = runs(rows.positions(where))
-        cells = torch.cat([self._cells(query, span) for span in ranges])
+        cells = torch.cat([part(span, None) for span in ranges])
         every = [slice(0, cells.shape[1])]
         cells = rows.mean(columns.summed(cells, slice(0, columns.size), every, 1), where, ranges)
         if self._renormalised(query):
             total = cells.sum(1, keepdim=True)
             cells = cells / torch.where(total > 0, total, 1.0)
-        return cells.contiguous()
+        return cells
 
     def _renormalised(self, query: MapQuery) -> bool:
         """Whether rows are shares of what is left of them: special tokens are hidden."""
@@ -185,8 +195,18 @@ class Maps:
         shares = site.record.kind in ("distribution", "partial")
         return query.special == "hidden" and shares and any(any(line.special) for line in lines)
 
-    def _cells(self, query: MapQuery, rows: slice, columns: slice | None = None) -> Cells:
-        """Weights between positions: of one head, or of all heads and layers asked for."""
+    def _parts(self, query: MapQuery) -> list[_Part]:
+        """Maps whose largest is asked for: a sum of largest weights is no weight."""
+        if query.mode != "max":
+            return [functools.partial(self._cells, query)]
+        return [
+            functools.partial(self._weights, site, head)
+            for site in query.sites(self.scene)
+            for head in range(site.record.shape.heads)
+        ]
+
+    def _cells(self, query: MapQuery, rows: slice, columns: slice | None) -> Cells:
+        """Weights between positions: of one head, or the mean of all heads and layers asked for."""
         sites = query.sites(self.scene)
         if query.mode == "head":
             return self._weights(sites[0], query.head, rows, columns)
@@ -196,16 +216,9 @@ class Maps:
         for site in sites:
             for head in range(site.record.shape.heads):
                 weights = self._weights(site, head, rows, columns)
-                if total is None:
-                    total = weights.clone()
-                elif query.mode == "mean":
-                    total += weights
-                else:
-                    torch.maximum(total, weights, out=total)
+                total = weights.clone() if total is None else total.add_(weights)
         assert total is not None
-        if query.mode == "mean":
-            total /= sum(site.record.shape.heads for site in sites)
-        return total
+        return total / sum(site.record.shape.heads for site in sites)
 
     def _weights(self, site: Site, head: int, rows: slice, columns: slice | None) -> Cells:
         recipe = self._recipe(site, with_lse=columns is not None)
