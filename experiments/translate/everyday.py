@@ -1,10 +1,10 @@
 """Translations of everyday inputs, beside plain judgement of them.
 
-    python experiments/translate/everyday.py CHECKPOINT [--list everyday-en.txt] [--judged FILE]
+    python experiments/translate/everyday.py CHECKPOINT [--list everyday-fr.txt] [--judged FILE]
 
 prints a line for each input: the input, its translation, and + or − where the file of judgements
 (lines of input, translation and mark, separated by tabs) has judged this very translation; then how
-many of the judged are acceptable. CHECKPOINT may be english-french, the translator that ships.
+many of the judged are acceptable. CHECKPOINT may be english-french or french-english, the translators that ship.
 """
 
 from __future__ import annotations
