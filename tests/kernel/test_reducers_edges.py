@@ -29,6 +29,7 @@ OPTIONS = {
     "WeightedSum": lambda: [torch.linspace(0, 1, KEYS).double()],
     "ReceivedGradient": lambda: [None, torch.randn(2, 3, QUERIES, KEYS).double()],
     "SegmentWeights": lambda: [torch.arange(KEYS) % 3],
+    "OwnSegment": lambda: [torch.arange(KEYS) % 3],
     "Repeats": lambda: [torch.arange(KEYS) % 4],
     "QueryRows": lambda: [[0, -1]],
     "TopK": lambda: [4],
