@@ -102,9 +102,7 @@ class WordPage:
         drawn = page(self.trace, title="words", budget=300_000)
         assert '"kind":"largest"' in drawn.html
         self.path = drawn.save(folder / "words.html")
-        words = Scene.of(self.trace).lines[0].words.without_special()
-        merged = words.merge(weights[0].double())
-        self.shares = merged / merged.sum(-1, keepdim=True)
+        self.merged = Scene.of(self.trace).lines[0].words.merge(weights[0].double())
 
 
 @pytest.fixture(scope="module")
@@ -257,7 +255,27 @@ def test_exported_numbers_are_true(open_page, long_page):
 
 
 def test_the_largest_of_heads_over_words_is_that_of_one_head(open_page, word_page):
-    fragment = "view=text&layer=0&mode=max&unit=words&special=hidden&selected=150"
-    looking = open_page(word_page.path, fragment)
-    true = word_page.shares[:, 150].amax(0)
-    assert sum(told(hover_word(looking, word), float(true[word])) for word in (50, 100, 151)) > 0
+    looking = open_page(word_page.path, "view=text&layer=0&mode=max&unit=words&selected=151")
+    true = word_page.merged[:, 151].amax(0)
+    for word, is_stored in ((101, True), (51, False)):
+        looking.by(f"text-word-{word}").hover()
+        expect(looking.by("tooltip")).to_contain_text(f"w{word - 1}x")
+        assert told(number_line(looking), float(true[word])) == is_stored
+
+
+def test_no_strongest_partner_is_named_that_stored_weights_leave_open(open_page, word_page):
+    """Of the word that gets most, one piece is stored; of the next, both are."""
+    looking = open_page(word_page.path, "view=map&pair=401&sort=pair")
+    best = word_page.trace.find(401, words=[str(place) for place in range(601)])[0]
+    partner = word_page.trace[0].key_tokens[int(best.key)]
+    expect(looking.by("map-finding")).to_contain_text(f"→ {partner} {100 * best.weight:.0f} % in")
+    looking.by("unit-toggle").click()
+    said = "The largest weight from “w200##x” to another word is not stored in any head."
+    expect(looking.by("map-finding")).to_have_text(said.replace("##", ""))
+    assert set(looking.page.locator(".thumb-value").all_inner_texts()) == {"not stored"}
+    looking.by("map-query-101").click()  # of the 22 % for w100, everything is stored
+    expect(looking.by("map-finding")).to_contain_text(re.compile(r"w200x → w100x \d+ % in"))
+    looking.open("view=map&pair=0&special=hidden&sort=pair")
+    expect(looking.by("map-finding")).to_have_text("“[CLS]” is not shown.")
+    looking.open("view=map&pair=401,0&special=hidden&sort=pair")
+    expect(looking.by("map-finding")).to_have_text("“[CLS]” is not shown.")

@@ -1761,17 +1761,29 @@
     return map.spans ? partialFrame(frame, map) : wholeFrame(frame, map);
   }
   async function headRow(scene, state, frame, layer, head, i) {
-    const members = frame.rows.members[i];
+    const queries = frame.rows.members[i];
     const number = scene.parts[state.part].sites[layer];
-    const stored = await scene.headRows(number, head, members);
-    if (!stored) return (await frameOf(scene, { ...state, layer, head, mode: "head" })).row(i);
-    const weights = frame.isNormed ? await Promise.all(stored.map((own) => normedRow(scene, number, head, own))) : stored;
-    const row = new Float32Array(frame.columns.labels.length);
-    frame.columns.members.forEach((keys, j) => {
-      for (const own of weights) for (const key of keys) row[j] += own[key] / members.length;
-    });
-    if (frame.isRenormalised) divideRows(row, row.length);
-    return row;
+    const stored = await scene.headRows(number, head, queries);
+    if (stored) {
+      const rows = frame.isNormed ? await Promise.all(stored.map((own2) => normedRow(scene, number, head, own2))) : stored;
+      return spansOf(frame, knownRows((query) => rows[queries.indexOf(query)]), rows[0].length, false).row(i);
+    }
+    const own = { ...state, layer, head, mode: "head" };
+    const map = await mapOf(scene, own, number, false);
+    if (map.data === null) {
+      const row = await remoteFrame({ ...frame }, scene, own, map).row(i);
+      return { low: row, high: row };
+    }
+    const { keys, data } = map;
+    return spansOf(frame, map.known ?? knownRows((query) => data.subarray(query * keys, (query + 1) * keys)), keys, false).row(i);
+  }
+  function knownRows(rowOf) {
+    return {
+      row(query, low, high) {
+        low.set(rowOf(query));
+        high.set(low);
+      }
+    };
   }
   function tileShape(frame, level, r, c) {
     const side = (count, place) => Math.min(TILE, Math.ceil(count / 2 ** level) - place * TILE);
@@ -4534,27 +4546,29 @@
   async function rankedByPair(scene, state, frame) {
     const [query, key] = state.pair;
     const i = indexOfPosition(frame.rows, query);
-    const j = key === void 0 ? -1 : indexOfPosition(frame.columns, key);
+    const keys = key === void 0 ? otherWords(frame, i) : [indexOfPosition(frame.columns, key)];
     const matches = [];
     for (const [layer, number] of scene.parts[state.part].sites.entries()) {
       const heads = Array.from({ length: scene.sites[number].heads }, (_, head) => head);
-      const rows = await Promise.all(heads.map((head) => i < 0 ? null : headRow(scene, state, frame, layer, head, i)));
-      heads.forEach((head) => matches.push({ layer, head, ...matchOfRow(rows[head], frame, i, key === void 0 ? null : j) }));
+      const rows = await Promise.all(heads.map((head) => headRow(scene, state, frame, layer, head, i)));
+      heads.forEach((head) => {
+        const { best, weight, most } = strongestOf(rows[head], keys);
+        const partner = key === void 0 && weight ? frame.columns.labels[best] : null;
+        matches.push({ layer, head, weight, most, isNormed: frame.isNormed, partner });
+      });
     }
     return matches.sort((a, b) => (b.weight ?? -1) - (a.weight ?? -1));
   }
-  function matchOfRow(row, frame, i, key) {
-    const j = !row ? -1 : key ?? strongestPartner(row, frame, i);
-    const weight = j >= 0 && Number.isFinite(row[j]) ? row[j] : null;
-    return { weight, isNormed: frame.isNormed, partner: key === null && weight !== null ? frame.columns.labels[j] : null };
+  function otherWords({ square, columns }, i) {
+    return columns.labels.map((_, j) => j).filter((j) => !(square && j === i) && !columns.special[j]);
   }
-  function strongestPartner(row, frame, i) {
-    let best = -1;
-    for (let j = 0; j < row.length; j += 1) {
-      const isOwn = frame.square && j === i;
-      if (!isOwn && !frame.columns.special[j] && Number.isFinite(row[j]) && (best < 0 || row[j] > row[best])) best = j;
-    }
-    return best;
+  function strongestOf({ low, high }, keys) {
+    if (!keys.length) return { best: -1, weight: 0, most: 0 };
+    const best = keys.reduce((strongest2, j) => low[j] > low[strongest2] ? j : strongest2);
+    const isClear = keys.every((j) => j === best || high[j] <= low[best]);
+    const weight = isClear ? knownWeight(low[best], high[best]) : NaN;
+    const most = keys.reduce((largest, j) => Math.max(largest, high[j]), -Infinity);
+    return { best, weight: Number.isNaN(weight) ? null : weight, most };
   }
   function indexOfPosition(axis, position) {
     return axis.members.findIndex((members) => members.includes(position));
@@ -4640,30 +4654,47 @@
       next.tabIndex = 0;
       next.focus();
     }
-    /** The strongest head in words, or what can be done. */
+    /** The strongest head in words, or what can be done; without a ranking a chosen word is not shown. */
     tell(ranking, nameOf) {
+      this.finding.replaceChildren(...this.sentences(ranking, nameOf));
+      if (ranking) this.context.announce(withoutControls(this.finding.textContent));
+    }
+    sentences(ranking, nameOf) {
       const { state, frame } = this;
       const [query, key] = state.pair;
       const unit = unitName(state);
-      const label = (axis, position) => visibleLabel(axis.labels[indexOfPosition(axis, position)] ?? "");
       if (query === void 0) {
         const keys = frame.square ? `then another for what it gives that ${unit}` : `then one of the other text for what it gives that`;
-        this.finding.textContent = `Choose a ${unit} to see which heads attend from it most clearly, ${keys}.`;
-        return;
+        return [`Choose a ${unit} to see which heads attend from it most clearly, ${keys}.`];
       }
-      const best = ranking[0];
-      const partner = key === void 0 ? best?.partner : label(frame.columns, key);
-      if (!best || best.weight === null || !partner) {
-        this.finding.textContent = key === void 0 ? `No head attends from \u201C${withoutControls(label(frame.rows, query))}\u201D to another ${unit}.` : "This pair is not stored in any head, or not shown.";
-        return;
-      }
-      const missing = ranking.filter(({ weight }) => weight === null).length;
-      const note = missing ? ` In ${missing} head${missing === 1 ? "" : "s"} this pair is not stored.` : "";
+      const hidden = this.hiddenToken();
+      if (hidden !== null) return ["\u201C", bdi(hidden), "\u201D is not shown."];
+      const [from, to] = [frame.rows.labels[indexOfPosition(frame.rows, query)], key === void 0 ? null : frame.columns.labels[indexOfPosition(frame.columns, key)]];
+      const [best] = ranking;
+      const open = ranking.filter(({ weight }) => weight === null);
+      if (best.weight === null && to === null) return ["The largest weight from \u201C", bdi(from), `\u201D to another ${unit} is not stored in any head.`];
+      if (best.weight === null) return ["What \u201C", bdi(from), "\u201D gives \u201C", bdi(to), "\u201D is not stored in any head."];
+      if (best.weight === 0 && to === null && !open.length) return ["No head attends from \u201C", bdi(from), `\u201D to another ${unit}.`];
+      const isLess = open.every(({ most }) => most <= best.weight);
+      const note = open.length ? ` In ${open.length} head${open.length === 1 ? "" : "s"} this is not stored${isLess ? "" : ", and may be more"}.` : "";
       const share = frame.isRenormalised ? ", of its row renormalised without special tokens" : "";
-      this.finding.replaceChildren(make("bdi", {}, label(frame.rows, query)), " \u2192 ", make("bdi", {}, visibleLabel(partner)), ` ${pairText(best.weight, frame.isNormed)}${frame.isNormed ? " as weight \xD7 length of the value" : ""} in ${nameOf(best)}${share}.${note}`);
-      this.context.announce(withoutControls(this.finding.textContent));
+      const partner = to ?? best.partner;
+      const pair = partner === null ? [bdi(from), ` \u2192 no other ${unit}`] : [bdi(from), " \u2192 ", bdi(partner), ` ${pairText(best.weight, frame.isNormed)}${frame.isNormed ? " as weight \xD7 length of the value" : ""}`];
+      return [...pair, ` in ${nameOf(best)}${share}.${note}`];
+    }
+    /** The first of the chosen tokens that is not shown; null where both are. */
+    hiddenToken() {
+      const { state, frame } = this;
+      const { scene } = this.context;
+      const site = scene.sites[scene.parts[state.part].sites[0]];
+      const sides = [[frame.rows, site.query_sequence], [frame.columns, site.key_sequence]];
+      const index = state.pair.findIndex((position, side) => indexOfPosition(sides[side][0], position) < 0);
+      return index < 0 ? null : scene.sequences[sides[index][1]].tokens[state.pair[index]];
     }
   };
+  function bdi(label) {
+    return make("bdi", {}, visibleLabel(label));
+  }
   function textOf(side, axis, isOnly) {
     const name = axis.name ?? (isOnly ? null : side === "query" ? "Queries" : "Keys");
     const words = axis.labels.map((label, index) => make("button", {
@@ -4716,7 +4747,7 @@
       const frame = await headFrame(scene, state, 0, 0);
       if (this.state !== state) return;
       this.sentence.show(frame, state);
-      const ranking = state.pair.length ? await this.rank(scene, state, frame) : null;
+      const ranking = state.pair.length && this.sentence.hiddenToken() === null ? await this.rank(scene, state, frame) : null;
       if (this.state !== state) return;
       this.sentence.tell(ranking, ({ layer, head }) => `${layerName(scene, state.part, layer).toLowerCase()} head ${head}`);
       await this.heads.update(state, ranking);

@@ -36,19 +36,36 @@ export async function frameOf(scene, state) {
   return map.spans ? partialFrame(frame, map) : wholeFrame(frame, map);
 }
 
-/** One row of a head in a state, of axes that a frame of the same state has: not all of a long map is made for it. */
+/**
+ * The least and the most that the weights of one row of a head may be, of axes that a frame of the same state has: not all
+ * of a long map is made for it.
+ */
 export async function headRow(scene, state, frame, layer, head, i) {
-  const members = frame.rows.members[i];
+  const queries = frame.rows.members[i];
   const number = scene.parts[state.part].sites[layer];
-  const stored = await scene.headRows(number, head, members);
-  if (!stored) return (await frameOf(scene, { ...state, layer, head, mode: "head" })).row(i);
-  const weights = frame.isNormed ? await Promise.all(stored.map((own) => normedRow(scene, number, head, own))) : stored;
-  const row = new Float32Array(frame.columns.labels.length);
-  frame.columns.members.forEach((keys, j) => {
-    for (const own of weights) for (const key of keys) row[j] += own[key] / members.length;
-  });
-  if (frame.isRenormalised) divideRows(row, row.length);
-  return row;
+  const stored = await scene.headRows(number, head, queries);
+  if (stored) {
+    const rows = frame.isNormed ? await Promise.all(stored.map((own) => normedRow(scene, number, head, own))) : stored;
+    return spansOf(frame, knownRows((query) => rows[queries.indexOf(query)]), rows[0].length, false).row(i);
+  }
+  const own = { ...state, layer, head, mode: "head" };
+  const map = await mapOf(scene, own, number, false);
+  if (map.data === null) {
+    const row = await remoteFrame({ ...frame }, scene, own, map).row(i);
+    return { low: row, high: row };
+  }
+  const { keys, data } = map;
+  return spansOf(frame, map.known ?? knownRows((query) => data.subarray(query * keys, (query + 1) * keys)), keys, false).row(i);
+}
+
+/** What is known of rows of which every weight is. */
+function knownRows(rowOf) {
+  return {
+    row(query, low, high) {
+      low.set(rowOf(query));
+      high.set(low);
+    },
+  };
 }
 
 /**
@@ -211,7 +228,7 @@ function partialFrame(frame, map) {
 }
 
 /** A weight that lies between two numbers, where they tell it to a thousandth, else NaN. */
-function knownWeight(low, high) {
+export function knownWeight(low, high) {
   if (low === high) return low;
   return low > 0 && high - low <= NEAR ? (low + high) / 2 : NaN;
 }

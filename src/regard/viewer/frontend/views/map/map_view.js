@@ -51,7 +51,7 @@ class MapView {
     const frame = await headFrame(scene, state, 0, 0);
     if (this.state !== state) return;
     this.sentence.show(frame, state);
-    const ranking = state.pair.length ? await this.rank(scene, state, frame) : null;
+    const ranking = state.pair.length && this.sentence.hiddenToken() === null ? await this.rank(scene, state, frame) : null;
     if (this.state !== state) return;
     this.sentence.tell(ranking, ({ layer, head }) => `${layerName(scene, state.part, layer).toLowerCase()} head ${head}`);
     await this.heads.update(state, ranking);
