@@ -328,6 +328,16 @@ def test_features_of_a_pair_where_queries_and_keys_are_held(open_page, trace, re
     expect(looking.by("pair-panel")).to_be_hidden()
 
 
+def test_the_score_of_a_masked_pair_is_named_as_that(open_page, story_trace):
+    looking = open_page(story_trace, "view=matrix&layer=3&head=4")
+    looking.by("matrix-canvas").focus()
+    for key in ("ArrowRight", "ArrowRight", "Enter"):
+        looking.page.keyboard.press(key)
+    row, column = looking.hovered_cell()
+    assert row < column
+    expect(looking.by("pair-title")).to_contain_text("which is masked")
+
+
 def test_there_is_no_score_of_weights_without_queries_and_keys(open_page):
     looking = open_page(gated(), "view=matrix")
     looking.by("matrix-canvas").focus()
