@@ -128,6 +128,19 @@ def test_two_words_rank_the_heads(open_page, sentence_trace, unit):
     assert rows(looking) == [f"Layer {layer}" for layer in range(6)]
 
 
+def test_a_head_opens_with_the_word_that_was_chosen(open_page, sentence_trace):
+    """Also where the matrix was shown before, over other rows."""
+    looking = open_page(sentence_trace, "view=matrix&layer=0&head=0")
+    expect(looking.by("matrix-canvas")).to_be_visible()
+    looking.view("map")
+    looking.choose("special-select", "hidden")
+    expect(looking.by("map-query-0")).to_have_text("The")
+    looking.by("map-query-4").click()
+    looking.by("thumb-3-1").click()
+    expect(looking.by("matrix-canvas")).to_be_visible()
+    assert looking.hash()["selected"] == "4"
+
+
 def test_words_of_two_texts_rank_the_heads(open_page, translation_trace):
     looking = open_page(translation_trace, "view=map&part=2")
     expect(looking.by("map-key-1")).to_be_disabled()

@@ -4761,12 +4761,12 @@
       return this.ranked.ranking;
     }
     open(layer, head) {
-      const { scene, store, announce } = this.context;
-      const rows = this.sentence.frame?.rows;
+      const { scene, store, take, announce } = this.context;
+      const opened = { layer, head, mode: "head", view: "matrix" };
       const [query] = store.get().pair;
-      const row = query === void 0 ? -1 : rows.members.findIndex((members) => members.includes(query));
-      const chosen = row < 0 ? {} : { selected: [row], direction: "from" };
-      store.set({ layer, head, mode: "head", view: "matrix", ...chosen });
+      const row = query === void 0 ? -1 : indexOfPosition(this.sentence.frame.rows, query);
+      if (row < 0) store.set(opened);
+      else take({ ...opened, selected: [row], direction: "from", hidden: [], zoom: null });
       announce(`${layerName(scene, store.get().part, layer)}, head ${head}, opened as a matrix`);
     }
     clear() {
@@ -6048,6 +6048,7 @@
       this.context.flip = this.page.flip;
       this.context.setAll = this.page.setAll;
       this.context.exported = () => this.page.columnOf(this.page.active()?.store);
+      this.context.take = (patch) => this.take(patch);
       this.context.legend = (scale) => this.showLegend(scale);
       this.build(host);
       this.stop = this.store.subscribe((state, changed) => this.follow(state, changed));

@@ -65,6 +65,7 @@ class Pane {
     this.context.flip = this.page.flip;
     this.context.setAll = this.page.setAll;
     this.context.exported = () => this.page.columnOf(this.page.active()?.store);
+    this.context.take = (patch) => this.take(patch);
     this.context.legend = (scale) => this.showLegend(scale);
     this.build(host);
     this.stop = this.store.subscribe((state, changed) => this.follow(state, changed));

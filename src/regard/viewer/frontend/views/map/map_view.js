@@ -1,7 +1,7 @@
 // All layers × heads at once, with the name of each head's type, below the text.
 
 import { markedWeight } from "../../data/numbers.js";
-import { rankedByPair } from "../../data/ranking.js";
+import { indexOfPosition, rankedByPair } from "../../data/ranking.js";
 import { layerName } from "../../data/scene.js";
 import { make } from "../../drawing/elements.js";
 import { isolated } from "../../drawing/labels.js";
@@ -65,12 +65,12 @@ class MapView {
   }
 
   open(layer, head) {
-    const { scene, store, announce } = this.context;
-    const rows = this.sentence.frame?.rows;
+    const { scene, store, take, announce } = this.context;
+    const opened = { layer, head, mode: "head", view: "matrix" };
     const [query] = store.get().pair;
-    const row = query === undefined ? -1 : rows.members.findIndex((members) => members.includes(query));
-    const chosen = row < 0 ? {} : { selected: [row], direction: "from" };
-    store.set({ layer, head, mode: "head", view: "matrix", ...chosen });
+    const row = query === undefined ? -1 : indexOfPosition(this.sentence.frame.rows, query);
+    if (row < 0) store.set(opened);
+    else take({ ...opened, selected: [row], direction: "from", hidden: [], zoom: null });
     announce(`${layerName(scene, store.get().part, layer)}, head ${head}, opened as a matrix`);
   }
 
