@@ -1729,6 +1729,43 @@
     return row.map((weight, key) => weight * lengths[head * row.length + key]);
   }
 
+  // data/numbers.js
+  var MEASURES = { weights: "weight", shares: "share without special tokens", norms: "weight \xD7 length of the value" };
+  function readableWeight(value) {
+    if (Number.isNaN(value)) return "not stored";
+    if (!Number.isFinite(value)) return String(value);
+    const size = Math.abs(value);
+    if (size === 0) return "0";
+    if (size < 1e-5) return value.toExponential(1);
+    if (size >= 1e3) return value.toFixed(0);
+    return String(Number(value.toPrecision(3)));
+  }
+  function shortestFloat(value) {
+    const float = Math.fround(value);
+    for (let digits = 6; digits < 9; digits += 1) {
+      const rounded = Number(float.toPrecision(digits));
+      if (Math.fround(rounded) === float) return String(rounded);
+    }
+    return String(Number(float.toPrecision(9)));
+  }
+  function markedWeight({ value, exact, low = value, high = value }) {
+    if (Number.isNaN(value)) return `not stored${low < high ? `: ${boundsText(low, high)}` : ""}`;
+    return exact ? shortestFloat(value) : `\u2248 ${shortestFloat(value)}`;
+  }
+  function measuredWeight({ measure }, weight) {
+    return measure === MEASURES.weights ? markedWeight(weight) : `${markedWeight(weight)} \xB7 ${measure}`;
+  }
+  function boundsText(low, high) {
+    if (low > 0) return `from ${flooredWeight(low)} to ${raisedWeight(high)}`;
+    return low < 0 ? `at most \xB1${raisedWeight(high)}` : `at most ${raisedWeight(high)}`;
+  }
+  var roundedBy = (round) => (value) => {
+    const unit = 10 ** (Math.floor(Math.log10(value)) - 1);
+    return readableWeight(round(value / unit) * unit);
+  };
+  var raisedWeight = roundedBy(Math.ceil);
+  var flooredWeight = roundedBy(Math.floor);
+
   // data/frame.js
   var TILE = 256;
   var FOLDED_LABEL = "[special]";
@@ -1750,7 +1787,8 @@
     const signed2 = site.kind === "signed";
     const hasSpecial2 = [site.query_sequence, site.key_sequence].some((number) => scene.sequences[number].special.some(Boolean));
     const isRenormalised = state.special === "hidden" && hasSpecial2 && !normed && !signed2 && site.kind !== "gate";
-    const frame = { rows, columns, signed: signed2, isGate: site.kind === "gate", square, isRenormalised, isNormed: normed };
+    const measure = normed ? MEASURES.norms : isRenormalised ? MEASURES.shares : MEASURES.weights;
+    const frame = { rows, columns, signed: signed2, isGate: site.kind === "gate", square, measure, isRenormalised, isNormed: normed };
     const isLargestOfHeads = state.mode === "max" && !isOverLayers;
     const map = isLargestOfHeads ? await largestOfHeads(frame, scene, state) : reducedMap(frame, await mapOf(scene, state, siteNumber, isOverLayers));
     if (isOverLayers && state.mode === "max" && map.data && !isSelection(frame)) {
@@ -2491,39 +2529,6 @@
     return [{ value: "", text: "All types" }, ...types];
   }
 
-  // data/numbers.js
-  function readableWeight(value) {
-    if (Number.isNaN(value)) return "not stored";
-    if (!Number.isFinite(value)) return String(value);
-    const size = Math.abs(value);
-    if (size === 0) return "0";
-    if (size < 1e-5) return value.toExponential(1);
-    if (size >= 1e3) return value.toFixed(0);
-    return String(Number(value.toPrecision(3)));
-  }
-  function shortestFloat(value) {
-    const float = Math.fround(value);
-    for (let digits = 6; digits < 9; digits += 1) {
-      const rounded = Number(float.toPrecision(digits));
-      if (Math.fround(rounded) === float) return String(rounded);
-    }
-    return String(Number(float.toPrecision(9)));
-  }
-  function markedWeight({ value, exact, low = value, high = value }) {
-    if (Number.isNaN(value)) return `not stored${low < high ? `: ${boundsText(low, high)}` : ""}`;
-    return exact ? shortestFloat(value) : `\u2248 ${shortestFloat(value)}`;
-  }
-  function boundsText(low, high) {
-    if (low > 0) return `from ${flooredWeight(low)} to ${raisedWeight(high)}`;
-    return low < 0 ? `at most \xB1${raisedWeight(high)}` : `at most ${raisedWeight(high)}`;
-  }
-  var roundedBy = (round) => (value) => {
-    const unit = 10 ** (Math.floor(Math.log10(value)) - 1);
-    return readableWeight(round(value / unit) * unit);
-  };
-  var raisedWeight = roundedBy(Math.ceil);
-  var flooredWeight = roundedBy(Math.floor);
-
   // controls/legend.js
   var MODE_PHRASES = { head: "head", mean: "mean of heads", max: "largest of heads", rollout: "rollout", relevance: "relevance" };
   var BAR = { width: 160, height: 1 };
@@ -2573,12 +2578,9 @@
     if (!frame) return words.join(" \xB7 ");
     words.push(`${frame.rows.labels.length} \xD7 ${frame.columns.labels.length}${state.unit === "words" ? " words" : ""}`);
     if (frame.isRenormalised) words.push("rows renormalised without special tokens");
-    if (frame.largest !== null) words.push(`largest ${measureName(frame.isNormed)} ${readableWeight(frame.largest)}`);
+    if (frame.largest !== null) words.push(`largest ${frame.measure} ${readableWeight(frame.largest)}`);
     if (frame.note) words.push(frame.note.replace(/\.$/, "").replace(/^[A-Z](?=[a-z])/, (letter) => letter.toLowerCase()));
     return words.join(" \xB7 ");
-  }
-  function measureName(normed) {
-    return normed ? "weight \xD7 length of the value" : "weight";
   }
   function headTypes(scene, part, state) {
     const type = scene.sites[part.sites[state.layer]]?.types?.[state.head];
@@ -2587,7 +2589,7 @@
   function mapStatus(scene, part, normed) {
     const heads = part.sites.reduce((sum, number) => sum + scene.sites[number].heads, 0);
     const counted = (count, name) => `${count} ${name}${count === 1 ? "" : "s"}`;
-    return `${part.label} \xB7 ${counted(part.sites.length, layersName(scene, part))} \xB7 ${counted(heads, "head")} \xB7 each coloured from 0 to its own largest ${measureName(normed)}`;
+    return `${part.label} \xB7 ${counted(part.sites.length, layersName(scene, part))} \xB7 ${counted(heads, "head")} \xB7 each coloured from 0 to its own largest ${normed ? MEASURES.norms : MEASURES.weights}`;
   }
 
   // data/features.js
@@ -2839,12 +2841,12 @@
   // export/files.js
   var PNG_SCALE = 2;
   var ROWS_BETWEEN_PAUSES = 32;
-  function exportName(state, scene, extension) {
+  function exportName(state, scene, extension, measure = null) {
     const parts = ["regard"];
     const part = scene.parts[state.part];
     if (part && scene.parts.length > 1) parts.push(part.name);
     const isAllHeads = state.view === "map" && !extension.endsWith("csv");
-    parts.push(...isAllHeads ? [] : weightsName(state, scene, part), state.view);
+    parts.push(...isAllHeads ? [] : weightsName(state, scene, part), ...measure ? [measure] : [], state.view);
     return `${parts.map(fileNamePart).filter(Boolean).join("-")}.${extension}`;
   }
   function weightsName(state, scene, part) {
@@ -2887,7 +2889,9 @@
   async function exportCsv(frame, state, scene, progress) {
     const rows = shownRows(frame, state);
     const keyFields = frame.columns.labels.map((label, column) => `${column},${csvField(label)}`);
-    const parts = ["query,query_token,key,key_token,weight\r\n"];
+    const measure = frame.measure.replace("\xD7", "times");
+    const parts = [`query,query_token,key,key_token,${measure.replaceAll(" ", "_")}\r
+`];
     for (const [done, row] of rows.entries()) {
       parts.push(csvRow(row, csvField(frame.rows.labels[row]), keyFields, await frame.row(row)));
       if (done % ROWS_BETWEEN_PAUSES === 0) {
@@ -2897,7 +2901,7 @@
     }
     progress(rows.length, rows.length);
     const extension = frame.partial ? "stored.csv" : "csv";
-    downloadBlob(new Blob(parts, { type: "text/csv;charset=utf-8" }), exportName(state, scene, extension));
+    downloadBlob(new Blob(parts, { type: "text/csv;charset=utf-8" }), exportName(state, scene, extension, measure === MEASURES.weights ? null : measure));
   }
   function csvRow(row, rowField, keyFields, weights) {
     let text = "";
@@ -3290,7 +3294,7 @@
       if (isNew) this.paint();
       if (patch === null || !this.values) return this.context.tooltip.hide();
       const weight = await this.exactWeight(patch);
-      if (patch === this.cursor) this.context.tooltip.show(event.clientX, event.clientY, [patchName(this.grid, patch), { text: markedWeight(weight), kind: "number" }]);
+      if (patch === this.cursor) this.context.tooltip.show(event.clientX, event.clientY, [patchName(this.grid, patch), { text: measuredWeight(this.frame, weight), kind: "number" }]);
     }
     exactWeight(patch) {
       const token = this.patches.tokens[patch];
@@ -3558,7 +3562,7 @@
     const weight = await view.frame.value(row, column);
     if (view.hover?.token !== hover.token || view.hover.side !== hover.side) return;
     const names = `${isolated(view.frame.rows.labels[row])} \u2192 ${isolated(view.frame.columns.labels[column])}`;
-    view.context.tooltip.show(event.clientX, event.clientY, [names, { text: markedWeight(weight), kind: "number" }]);
+    view.context.tooltip.show(event.clientX, event.clientY, [names, { text: measuredWeight(view.frame, weight), kind: "number" }]);
   }
   function focusToken(view, event) {
     const token = tokenAt(event.target);
@@ -4203,8 +4207,8 @@
       const { parts, state, frame } = this;
       const count = active?.tokens.length ?? 0;
       const axis = active?.side === "right" ? frame.columns : frame.rows;
-      const subject = count === 1 ? `weights of \u201C${withoutControls(visibleLabel(axis.labels[active.tokens[0]]))}\u201D` : `mean weights of ${count} ${unitName(state)}s`;
-      for (const side of LINE_SIDES) parts.captions[side].textContent = sideWeights?.side === side ? subject : `${unitName(state)}s ${SIDE_ROLES[side]}`;
+      const subject = count === 1 ? [`${frame.measure} of \u201C`, make("bdi", {}, visibleLabel(axis.labels[active.tokens[0]])), "\u201D"] : [`${frame.measure}, mean of ${count} ${unitName(state)}s`];
+      for (const side of LINE_SIDES) parts.captions[side].replaceChildren(...sideWeights?.side === side ? subject : [`${unitName(state)}s ${SIDE_ROLES[side]}`]);
       parts.pin.disabled = parts.clear.disabled = state.selected.length === 0;
       parts.pin.setAttribute("aria-pressed", state.pinned && state.selected.length > 0);
       parts.hint.textContent = this.hint(state);
@@ -4681,7 +4685,7 @@
       const note = open.length ? ` In ${open.length} head${open.length === 1 ? "" : "s"} this is not stored${isLess ? "" : ", and may be more"}.` : "";
       const share = frame.isRenormalised ? ", of its row renormalised without special tokens" : "";
       const partner = to ?? best.partner;
-      const pair = partner === null ? [bdi(from), ` \u2192 no other ${unit}`] : [bdi(from), " \u2192 ", bdi(partner), ` ${pairText(best.weight, frame.isNormed)}${frame.isNormed ? " as weight \xD7 length of the value" : ""}`];
+      const pair = partner === null ? [bdi(from), ` \u2192 no other ${unit}`] : [bdi(from), " \u2192 ", bdi(partner), ` ${pairText(best.weight, frame.isNormed)}${frame.isNormed ? ` as ${frame.measure}` : ""}`];
       return [...pair, ` in ${nameOf(best)}${share}.${note}`];
     }
     /** The first of the chosen tokens that is not shown; null where both are. */
@@ -4791,7 +4795,7 @@
       const { part } = this.state;
       return this.context.tooltip.show(event.clientX, event.clientY, [
         `${isolated(frame.rows.labels[i])} \u2192 ${isolated(frame.columns.labels[j])}`,
-        { text: `${markedWeight(weight)}${frame.isNormed ? " with \xD7 value" : ""}`, kind: "number" },
+        { text: measuredWeight(frame, weight), kind: "number" },
         { text: `${layerName(this.context.scene, part, cell.layer)} \xB7 head ${cell.head}`, kind: "muted" }
       ]);
     }
@@ -5596,7 +5600,7 @@
       const y = box.top + this.plot.y + (cell.row + 1 - layout.camera.top) * layout.camera.scaleY;
       this.context.tooltip.show(x, y, [
         { text: `${isolated(query)} \u2192 ${isolated(key)}`, kind: "strong" },
-        { text: markedWeight(weight), kind: "number" },
+        { text: measuredWeight(this.frame, weight), kind: "number" },
         ...weight.mean ? [{ text: `mean of ${weight.mean.side} \xD7 ${weight.mean.side}: \u2248 ${readableWeight(weight.mean.value)}`, kind: "muted" }] : [],
         { text: `query ${cell.row} \xB7 key ${cell.column}`, kind: "muted" }
       ]);
@@ -5893,8 +5897,9 @@
       const position = `position ${this.axis(side).members[index].join(", ")}`;
       if (this.weights?.side !== side) return position;
       const chosen = this.validSelection();
-      if (chosen.length === 0) return `mean over all words \xB7 ${position}`;
-      return `${chosen.length > 1 ? "sum over chosen words" : "weight"} \xB7 ${position}`;
+      const { measure } = this.frame;
+      if (chosen.length === 0) return `${measure}, mean over all words \xB7 ${position}`;
+      return `${measure}${chosen.length > 1 ? ", sum over chosen words" : ""} \xB7 ${position}`;
     }
     setCurrent(side, index) {
       const words = this.words[side].length ? this.words[side] : this.words.row;

@@ -1,7 +1,7 @@
 // The colour scale with its numbers, and the line that says what is shown.
 
 import { isNormed } from "../data/norms.js";
-import { readableWeight } from "../data/numbers.js";
+import { MEASURES, readableWeight } from "../data/numbers.js";
 import { layerName, layersName } from "../data/scene.js";
 import { weightAtShare, weightColour } from "../drawing/colour.js";
 import { make } from "../drawing/elements.js";
@@ -60,13 +60,9 @@ export function statusText(scene, state, frame) {
   if (!frame) return words.join(" · ");
   words.push(`${frame.rows.labels.length} × ${frame.columns.labels.length}${state.unit === "words" ? " words" : ""}`);
   if (frame.isRenormalised) words.push("rows renormalised without special tokens");
-  if (frame.largest !== null) words.push(`largest ${measureName(frame.isNormed)} ${readableWeight(frame.largest)}`);
+  if (frame.largest !== null) words.push(`largest ${frame.measure} ${readableWeight(frame.largest)}`);
   if (frame.note) words.push(frame.note.replace(/\.$/, "").replace(/^[A-Z](?=[a-z])/, (letter) => letter.toLowerCase()));
   return words.join(" · ");
-}
-
-function measureName(normed) {
-  return normed ? "weight × length of the value" : "weight";
 }
 
 function headTypes(scene, part, state) {
@@ -77,5 +73,5 @@ function headTypes(scene, part, state) {
 function mapStatus(scene, part, normed) {
   const heads = part.sites.reduce((sum, number) => sum + scene.sites[number].heads, 0);
   const counted = (count, name) => `${count} ${name}${count === 1 ? "" : "s"}`;
-  return `${part.label} · ${counted(part.sites.length, layersName(scene, part))} · ${counted(heads, "head")} · each coloured from 0 to its own largest ${measureName(normed)}`;
+  return `${part.label} · ${counted(part.sites.length, layersName(scene, part))} · ${counted(heads, "head")} · each coloured from 0 to its own largest ${normed ? MEASURES.norms : MEASURES.weights}`;
 }

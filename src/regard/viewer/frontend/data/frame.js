@@ -1,6 +1,7 @@
 // What is shown now: a map over pieces or words, special tokens shown or folded, some steps of it.
 
 import { isNormed, normedMap, normedRow } from "./norms.js";
+import { MEASURES } from "./numbers.js";
 
 export const TILE = 256; // cells of a side
 
@@ -25,7 +26,8 @@ export async function frameOf(scene, state) {
   const signed = site.kind === "signed";
   const hasSpecial = [site.query_sequence, site.key_sequence].some((number) => scene.sequences[number].special.some(Boolean));
   const isRenormalised = state.special === "hidden" && hasSpecial && !normed && !signed && site.kind !== "gate";
-  const frame = { rows, columns, signed, isGate: site.kind === "gate", square, isRenormalised, isNormed: normed };
+  const measure = normed ? MEASURES.norms : isRenormalised ? MEASURES.shares : MEASURES.weights;
+  const frame = { rows, columns, signed, isGate: site.kind === "gate", square, measure, isRenormalised, isNormed: normed };
   const isLargestOfHeads = state.mode === "max" && !isOverLayers;
   const map = isLargestOfHeads ? await largestOfHeads(frame, scene, state) : reducedMap(frame, await mapOf(scene, state, siteNumber, isOverLayers));
   if (isOverLayers && state.mode === "max" && map.data && !isSelection(frame)) {

@@ -1,6 +1,6 @@
 // All layers × heads at once, with the name of each head's type, below the text.
 
-import { markedWeight } from "../../data/numbers.js";
+import { measuredWeight } from "../../data/numbers.js";
 import { indexOfPosition, rankedByPair } from "../../data/ranking.js";
 import { layerName } from "../../data/scene.js";
 import { make } from "../../drawing/elements.js";
@@ -97,7 +97,7 @@ class MapView {
     const { part } = this.state;
     return this.context.tooltip.show(event.clientX, event.clientY, [
       `${isolated(frame.rows.labels[i])} → ${isolated(frame.columns.labels[j])}`,
-      { text: `${markedWeight(weight)}${frame.isNormed ? " with × value" : ""}`, kind: "number" },
+      { text: measuredWeight(frame, weight), kind: "number" },
       { text: `${layerName(this.context.scene, part, cell.layer)} · head ${cell.head}`, kind: "muted" },
     ]);
   }

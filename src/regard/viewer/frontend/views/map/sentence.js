@@ -119,7 +119,7 @@ class Sentence {
     const note = open.length ? ` In ${open.length} head${open.length === 1 ? "" : "s"} this is not stored${isLess ? "" : ", and may be more"}.` : "";
     const share = frame.isRenormalised ? ", of its row renormalised without special tokens" : "";
     const partner = to ?? best.partner;
-    const pair = partner === null ? [bdi(from), ` → no other ${unit}`] : [bdi(from), " → ", bdi(partner), ` ${pairText(best.weight, frame.isNormed)}${frame.isNormed ? " as weight × length of the value" : ""}`];
+    const pair = partner === null ? [bdi(from), ` → no other ${unit}`] : [bdi(from), " → ", bdi(partner), ` ${pairText(best.weight, frame.isNormed)}${frame.isNormed ? ` as ${frame.measure}` : ""}`];
     return [...pair, ` in ${nameOf(best)}${share}.${note}`];
   }
 

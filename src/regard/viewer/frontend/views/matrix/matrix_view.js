@@ -2,7 +2,7 @@
 
 import { createIconButton } from "../../controls/fields.js";
 import { scaleTop } from "../../data/frame.js";
-import { markedWeight, readableWeight } from "../../data/numbers.js";
+import { measuredWeight, readableWeight } from "../../data/numbers.js";
 import { make } from "../../drawing/elements.js";
 import { isolated } from "../../drawing/labels.js";
 import { svgDocument } from "../../export/svg.js";
@@ -287,7 +287,7 @@ class MatrixView {
     const y = box.top + this.plot.y + (cell.row + 1 - layout.camera.top) * layout.camera.scaleY;
     this.context.tooltip.show(x, y, [
       { text: `${isolated(query)} → ${isolated(key)}`, kind: "strong" },
-      { text: markedWeight(weight), kind: "number" },
+      { text: measuredWeight(this.frame, weight), kind: "number" },
       ...(weight.mean ? [{ text: `mean of ${weight.mean.side} × ${weight.mean.side}: ≈ ${readableWeight(weight.mean.value)}`, kind: "muted" }] : []),
       { text: `query ${cell.row} · key ${cell.column}`, kind: "muted" },
     ]);

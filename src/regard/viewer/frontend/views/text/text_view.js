@@ -259,8 +259,9 @@ class TextView {
     const position = `position ${this.axis(side).members[index].join(", ")}`;
     if (this.weights?.side !== side) return position;
     const chosen = this.validSelection();
-    if (chosen.length === 0) return `mean over all words · ${position}`;
-    return `${chosen.length > 1 ? "sum over chosen words" : "weight"} · ${position}`;
+    const { measure } = this.frame;
+    if (chosen.length === 0) return `${measure}, mean over all words · ${position}`;
+    return `${measure}${chosen.length > 1 ? ", sum over chosen words" : ""} · ${position}`;
   }
 
   setCurrent(side, index) {
