@@ -338,6 +338,13 @@ def test_a_word_alone_has_its_clearest_head_in_a_sentence(tmp_path):
     assert "| L1 h8 | L1 h9 |" in done.stdout
 
 
+def test_a_chosen_layer_has_all_its_heads(tmp_path):
+    options = ("see that girl run", "--word", "that", "--layer", "0", "--json")
+    found = json.loads(look(tmp_path, *options).stdout)
+    assert sorted(head["head"] for head in found["heads"]) == list(range(12))
+    assert found["habitual"] == []
+
+
 def test_the_numbers_are_those_of_the_model(tmp_path):
     """Rows of the table with special tokens, the map without, against the dense weights."""
     done = look(tmp_path, "see that girl run", "--word", "that", "--json")
