@@ -365,7 +365,14 @@ def test_the_numbers_are_those_of_the_model(tmp_path):
     shown = found["map"]
     assert (shown["layer"], shown["head"], shown["words"]) == (1, 8, found["words"][1:5])
     torch.testing.assert_close(torch.tensor(shown["weights"]), inner / inner.sum(-1, keepdim=True))
-    assert shown["weight_of_pair"] == shown["weights"][1][2], "what the finding is in the map"
+    assert shown["renormalised"] and "weight_of_pair" not in shown
+    assert shown["share_of_pair"] == shown["weights"][1][2], "what the finding is in the map"
+
+
+def test_json_is_printed_once_its_files_are_there(tmp_path):
+    (tmp_path / "map.svg").mkdir()
+    done = look(tmp_path, "see that girl run", "--json", "--out", "map.svg")
+    assert done.returncode != 0 and done.stdout == ""
 
 
 def test_forbidden_words_before_and_after(tmp_path):

@@ -211,7 +211,8 @@ class WordAttention:
                 "head": head,
                 "words": self.names,
                 "weights": self.map.tolist(),
-                "weight_of_pair": self.renormalised,
+                "renormalised": bool(self.words.special),
+                "share_of_pair": self.renormalised,
             },
         }
 
