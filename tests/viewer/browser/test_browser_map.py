@@ -63,6 +63,9 @@ def test_the_map_follows_words_special_tokens_and_colours(open_page, sentence_tr
     before = looking.page.evaluate(SHADE, ["3-1", 3, 1])
     looking.by("colour-toggle").click()
     looking.until(f"({SHADE})(['3-1', 3, 1]) !== {before}")
+    assert "logarithmic" in looking.by("legend").get_attribute("aria-label")
+    for said in ("rows renormalised", "largest share", "logarithmic colours"):
+        expect(looking.by("status")).to_contain_text(said)
     merged = words.sum(weights)
     row = [piece for piece, each in enumerate(words.pieces) if each == 4]
     left = merged[row].mean(0)[1:-1]

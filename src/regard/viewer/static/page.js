@@ -1785,8 +1785,7 @@
     const rows = axisOf(scene, state, site.query_sequence, shownCount);
     const columns = square ? rows : axisOf(scene, state, site.key_sequence, shownPositions(scene, state, site.key_sequence));
     const signed2 = site.kind === "signed";
-    const hasSpecial2 = [site.query_sequence, site.key_sequence].some((number) => scene.sequences[number].special.some(Boolean));
-    const isRenormalised = state.special === "hidden" && hasSpecial2 && !normed && !signed2 && site.kind !== "gate";
+    const isRenormalised = dividesRows(scene, state, site) && !normed;
     const measure = normed ? MEASURES.norms : isRenormalised ? MEASURES.shares : MEASURES.weights;
     const frame = { rows, columns, signed: signed2, isGate: site.kind === "gate", square, measure, isRenormalised, isNormed: normed };
     const isLargestOfHeads = state.mode === "max" && !isOverLayers;
@@ -1797,6 +1796,10 @@
     [frame.exact, frame.note] = [map.exact, map.note];
     if (map.data === null) return remoteFrame(frame, scene, state, map);
     return map.spans ? partialFrame(frame, map) : wholeFrame(frame, map);
+  }
+  function dividesRows(scene, state, site) {
+    const hasSpecial2 = [site.query_sequence, site.key_sequence].some((number) => scene.sequences[number].special.some(Boolean));
+    return state.special === "hidden" && hasSpecial2 && !["signed", "gate"].includes(site.kind);
   }
   async function headRow(scene, state, frame, layer, head, i) {
     const queries = frame.rows.members[i];
@@ -2568,7 +2571,7 @@
   }
   function statusText(scene, state, frame) {
     const part = scene.parts[state.part];
-    if (state.view === "map") return mapStatus(scene, part, isNormed(scene, state));
+    if (state.view === "map") return mapStatus(scene, part, state);
     const words = [];
     if (scene.parts.length > 1) words.push(part.label);
     const isWhole = state.layer === "all";
@@ -2586,10 +2589,14 @@
     const type = scene.sites[part.sites[state.layer]]?.types?.[state.head];
     return type ? [type] : [];
   }
-  function mapStatus(scene, part, normed) {
+  function mapStatus(scene, part, state) {
+    const normed = isNormed(scene, state);
+    const renormalised = !normed && dividesRows(scene, state, scene.sites[part.sites[0]]);
+    const measure = normed ? MEASURES.norms : renormalised ? MEASURES.shares : MEASURES.weights;
+    const notes = [...renormalised ? ["rows renormalised without special tokens"] : [], ...state.colour === "log" ? ["logarithmic colours"] : []];
     const heads = part.sites.reduce((sum, number) => sum + scene.sites[number].heads, 0);
     const counted = (count, name) => `${count} ${name}${count === 1 ? "" : "s"}`;
-    return `${part.label} \xB7 ${counted(part.sites.length, layersName(scene, part))} \xB7 ${counted(heads, "head")} \xB7 each coloured from 0 to its own largest ${normed ? MEASURES.norms : MEASURES.weights}`;
+    return `${part.label} \xB7 ${counted(part.sites.length, layersName(scene, part))} \xB7 ${counted(heads, "head")} \xB7 ${["each coloured from 0 to its own largest " + measure, ...notes].join(" \xB7 ")}`;
   }
 
   // data/features.js
@@ -6181,7 +6188,7 @@
       const { view } = this;
       this.hideProblem();
       this.status.textContent = statusText(this.context.scene, state, null);
-      this.legend.show(1, false, "linear", this.context.palette(), ["0", "", "largest of each head"]);
+      this.legend.show(1, false, state.colour, this.context.palette(), [state.colour === "log" ? `\u2264 ${weightAtShare(0, 1, "log")} of it` : "0", "", "largest of each head"]);
       try {
         await view.update(null, state);
       } catch (problem) {

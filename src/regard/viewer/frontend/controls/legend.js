@@ -1,5 +1,6 @@
 // The colour scale with its numbers, and the line that says what is shown.
 
+import { dividesRows } from "../data/frame.js";
 import { isNormed } from "../data/norms.js";
 import { MEASURES, readableWeight } from "../data/numbers.js";
 import { layerName, layersName } from "../data/scene.js";
@@ -50,7 +51,7 @@ function weightOnBar(share, peak, colour, signed) {
 /** What is shown, in one line. */
 export function statusText(scene, state, frame) {
   const part = scene.parts[state.part];
-  if (state.view === "map") return mapStatus(scene, part, isNormed(scene, state));
+  if (state.view === "map") return mapStatus(scene, part, state);
   const words = [];
   if (scene.parts.length > 1) words.push(part.label);
   const isWhole = state.layer === "all";
@@ -70,8 +71,12 @@ function headTypes(scene, part, state) {
   return type ? [type] : [];
 }
 
-function mapStatus(scene, part, normed) {
+function mapStatus(scene, part, state) {
+  const normed = isNormed(scene, state);
+  const renormalised = !normed && dividesRows(scene, state, scene.sites[part.sites[0]]);
+  const measure = normed ? MEASURES.norms : renormalised ? MEASURES.shares : MEASURES.weights;
+  const notes = [...(renormalised ? ["rows renormalised without special tokens"] : []), ...(state.colour === "log" ? ["logarithmic colours"] : [])];
   const heads = part.sites.reduce((sum, number) => sum + scene.sites[number].heads, 0);
   const counted = (count, name) => `${count} ${name}${count === 1 ? "" : "s"}`;
-  return `${part.label} · ${counted(part.sites.length, layersName(scene, part))} · ${counted(heads, "head")} · each coloured from 0 to its own largest ${normed ? MEASURES.norms : MEASURES.weights}`;
+  return `${part.label} · ${counted(part.sites.length, layersName(scene, part))} · ${counted(heads, "head")} · ${["each coloured from 0 to its own largest " + measure, ...notes].join(" · ")}`;
 }

@@ -24,8 +24,7 @@ export async function frameOf(scene, state) {
   const rows = axisOf(scene, state, site.query_sequence, shownCount);
   const columns = square ? rows : axisOf(scene, state, site.key_sequence, shownPositions(scene, state, site.key_sequence));
   const signed = site.kind === "signed";
-  const hasSpecial = [site.query_sequence, site.key_sequence].some((number) => scene.sequences[number].special.some(Boolean));
-  const isRenormalised = state.special === "hidden" && hasSpecial && !normed && !signed && site.kind !== "gate";
+  const isRenormalised = dividesRows(scene, state, site) && !normed;
   const measure = normed ? MEASURES.norms : isRenormalised ? MEASURES.shares : MEASURES.weights;
   const frame = { rows, columns, signed, isGate: site.kind === "gate", square, measure, isRenormalised, isNormed: normed };
   const isLargestOfHeads = state.mode === "max" && !isOverLayers;
@@ -36,6 +35,12 @@ export async function frameOf(scene, state) {
   [frame.exact, frame.note] = [map.exact, map.note];
   if (map.data === null) return remoteFrame(frame, scene, state, map);
   return map.spans ? partialFrame(frame, map) : wholeFrame(frame, map);
+}
+
+/** Whether rows of weights are shown as shares of what is left of them, since special tokens are hidden. */
+export function dividesRows(scene, state, site) {
+  const hasSpecial = [site.query_sequence, site.key_sequence].some((number) => scene.sequences[number].special.some(Boolean));
+  return state.special === "hidden" && hasSpecial && !["signed", "gate"].includes(site.kind);
 }
 
 /**
