@@ -4456,8 +4456,8 @@
       title: model.kind === "rail" ? `head ${head}${type ? ` \xB7 ${typeTitle(type)}` : ""}` : null,
       onclick: () => model.choose(layer, head)
     }, canvas);
+    const number = sort === "layer" ? `${head}` : `${site.label ?? site.layer ?? layer}\xB7${head}`;
     if (model.kind === "map") {
-      const number = sort === "layer" ? `${head}` : `${site.label ?? site.layer ?? layer}\xB7${head}`;
       const title = typeTitle(type);
       const captions = [
         make("span", { class: "thumb-head" }, number),
@@ -4470,7 +4470,7 @@
       const text = withoutControls(captions.map((caption) => caption.textContent).filter(Boolean).join(" "));
       button.setAttribute("aria-label", sort === "layer" ? `${name}, head ${text}` : `${name}, head ${head}: ${text}`);
     }
-    model.cells.set(place, { model, site, layer, head, row, column, button, canvas, data: null, frame: null, painted: null, isRequested: false });
+    model.cells.set(place, { model, site, layer, head, number, note: value || headType(type), row, column, button, canvas, data: null, frame: null, painted: null, isRequested: false });
     return make("div", { role: "gridcell", class: "heads-cell" }, button);
   }
   function drawCell(cell) {
@@ -4833,11 +4833,11 @@
     const place = `x="${x}" y="${y}" width="${side}" height="${side}"`;
     const rendering = cell.canvas.classList.contains("pixelated") ? "pixelated" : "auto";
     const image = source ? `<image ${place} preserveAspectRatio="none" image-rendering="${rendering}" href="${source}"/>` : `<rect ${place} fill="${colours.line}"/>`;
-    const [number, type] = [".thumb-head", ".thumb-type"].map((name) => svgEscape(cell.button.querySelector(name).textContent));
+    const [number, note] = [cell.number, cell.note].map(svgEscape);
     return [
       image,
       `<text x="${x}" y="${y + side + 14}" font-size="11" fill="${colours.ink}">${number}</text>`,
-      `<text x="${x + side}" y="${y + side + 14}" font-size="11" text-anchor="end" fill="${colours.muted}">${type}</text>`
+      `<text x="${x + side}" y="${y + side + 14}" font-size="11" text-anchor="end" fill="${colours.muted}">${note}</text>`
     ];
   }
 

@@ -109,8 +109,8 @@ function headCell(model, { layer, head, value, partner }, row, column) {
     title: model.kind === "rail" ? `head ${head}${type ? ` · ${typeTitle(type)}` : ""}` : null,
     onclick: () => model.choose(layer, head),
   }, canvas);
+  const number = sort === "layer" ? `${head}` : `${site.label ?? site.layer ?? layer}·${head}`;
   if (model.kind === "map") {
-    const number = sort === "layer" ? `${head}` : `${site.label ?? site.layer ?? layer}·${head}`;
     const title = typeTitle(type);
     const captions = [
       make("span", { class: "thumb-head" }, number),
@@ -123,7 +123,7 @@ function headCell(model, { layer, head, value, partner }, row, column) {
     const text = withoutControls(captions.map((caption) => caption.textContent).filter(Boolean).join(" "));
     button.setAttribute("aria-label", sort === "layer" ? `${name}, head ${text}` : `${name}, head ${head}: ${text}`);
   }
-  model.cells.set(place, { model, site, layer, head, row, column, button, canvas, data: null, frame: null, painted: null, isRequested: false });
+  model.cells.set(place, { model, site, layer, head, number, note: value || headType(type), row, column, button, canvas, data: null, frame: null, painted: null, isRequested: false });
   return make("div", { role: "gridcell", class: "heads-cell" }, button);
 }
 

@@ -133,10 +133,10 @@ function cellPicture(cell, colours) {
   const image = source
     ? `<image ${place} preserveAspectRatio="none" image-rendering="${rendering}" href="${source}"/>`
     : `<rect ${place} fill="${colours.line}"/>`;
-  const [number, type] = [".thumb-head", ".thumb-type"].map((name) => svgEscape(cell.button.querySelector(name).textContent));
+  const [number, note] = [cell.number, cell.note].map(svgEscape);
   return [
     image,
     `<text x="${x}" y="${y + side + 14}" font-size="11" fill="${colours.ink}">${number}</text>`,
-    `<text x="${x + side}" y="${y + side + 14}" font-size="11" text-anchor="end" fill="${colours.muted}">${type}</text>`,
+    `<text x="${x + side}" y="${y + side + 14}" font-size="11" text-anchor="end" fill="${colours.muted}">${note}</text>`,
   ];
 }
