@@ -20,6 +20,7 @@ from regard.record.stored_attention import StoredRecipe
 from regard.viewer import Scene, page
 
 NEAR = 1e-3
+MIDWAY = 0.9995  # a weight that lies between two codes, as far from either as can be
 LAYERS, HEADS, WIDTH = 2, 3, 64
 FAR = 1  # the head that looks at single keys
 #: Forms by length and budget: everything, queries and keys, the largest of each row.
@@ -96,6 +97,9 @@ class WordPage:
         weights[..., 301:311:2] = 0.02
         weights[:, 1, :, [101, 201]] *= 0.5
         weights /= weights.sum(-1, keepdim=True)
+        weights[:, :, 5:7] = 0.0
+        weights[:, :, 5, 0] = 1.0
+        weights[:, :, 6, :2] = torch.tensor([MIDWAY, 1 - MIDWAY])
         recipe = Given(weights, None, "distribution")
         site = Site("layer.0.attention", "Attention", "", "", attends="self")
         stored = StoredRecipe(recipe)
@@ -281,3 +285,11 @@ def test_no_strongest_partner_is_named_that_stored_weights_leave_open(open_page,
     expect(looking.by("map-finding")).to_have_text("“[CLS]” is not shown.")
     looking.open("view=map&pair=401,0&special=hidden&sort=pair")
     expect(looking.by("map-finding")).to_have_text("“[CLS]” is not shown.")
+
+
+def test_a_stored_weight_is_as_near_as_the_page_says(open_page, word_page):
+    looking = open_page(word_page.path, "view=text&layer=0&head=0&selected=6")
+    looking.by("text-word-0").hover()
+    assert abs(float(looking.hovered_weight()) - MIDWAY) <= looking.stated_error()
+    looking.by("unit-toggle").click()
+    expect(looking.by("status")).to_contain_text("for pairs of tokens, ")

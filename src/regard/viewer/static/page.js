@@ -78,7 +78,6 @@
   }
 
   // data/partial_map.js
-  var DIGITS = 4;
   function valuesOfCodes(codes, { unit, levels }) {
     return Float32Array.from(codes, (code) => valueOfCode(code, unit, levels));
   }
@@ -112,7 +111,7 @@
       this.places = places;
       this.runs = runs;
       this.means = means;
-      this.values = valuesOfCodes(codes, form).map((value) => Number(value.toPrecision(DIGITS)));
+      this.values = valuesOfCodes(codes, form);
       this.signed = form.signed;
       this.bounds = Float32Array.from({ length: queries }, (_, row) => this.bound(form, codes, row));
       this.starts = new Int32Array(queries + 1);
@@ -1853,7 +1852,8 @@
     const whole = mergedWeights(map, frame.rows, frame.columns);
     if (frame.isRenormalised) divideRows(whole, frame.columns.labels.length);
     const spans = known && spansOf(frame, known, map.keys, false);
-    return { ...map, data: whole, spans, top: null, largest: null, received: null, count: null, mean: () => null };
+    const note = map.exact ? map.note : `for pairs of tokens, ${map.note}`;
+    return { ...map, data: whole, spans, note, top: null, largest: null, received: null, count: null, mean: () => null };
   }
   async function largestOfHeads(frame, scene, state) {
     const number = scene.parts[state.part].sites[state.layer];

@@ -113,7 +113,8 @@ function reducedMap(frame, map) {
   const whole = mergedWeights(map, frame.rows, frame.columns);
   if (frame.isRenormalised) divideRows(whole, frame.columns.labels.length);
   const spans = known && spansOf(frame, known, map.keys, false);
-  return { ...map, data: whole, spans, top: null, largest: null, received: null, count: null, mean: () => null };
+  const note = map.exact ? map.note : `for pairs of tokens, ${map.note}`; // sums and shares are not as near
+  return { ...map, data: whole, spans, note, top: null, largest: null, received: null, count: null, mean: () => null };
 }
 
 /** The largest over the heads of a layer: words are merged and rows divided in each head before, as a sum of largest weights is no weight. */
