@@ -4409,7 +4409,6 @@
     model.watcher.disconnect();
     for (const cell of model.cells.values()) {
       cell.isRequested = false;
-      cell.frame = null;
       model.watcher.observe(cell.button);
     }
   }
@@ -4470,7 +4469,7 @@
       const text = withoutControls(captions.map((caption) => caption.textContent).filter(Boolean).join(" "));
       button.setAttribute("aria-label", sort === "layer" ? `${name}, head ${text}` : `${name}, head ${head}: ${text}`);
     }
-    model.cells.set(place, { model, site, layer, head, number, note: value || headType(type), row, column, button, canvas, data: null, frame: null, painted: null, isRequested: false });
+    model.cells.set(place, { model, site, layer, head, number, note: value || headType(type), row, column, button, canvas, data: null, painted: null, isRequested: false });
     return make("div", { role: "gridcell", class: "heads-cell" }, button);
   }
   function drawCell(cell) {
@@ -4792,10 +4791,9 @@
       const box = canvas?.getBoundingClientRect();
       const [x, y] = box ? [(event.clientX - box.x) / box.width, (event.clientY - box.y) / box.height] : [-1, -1];
       if (!cell || x < 0 || y < 0 || x >= 1 || y >= 1) return this.leave();
-      cell.frame ??= headFrame(this.context.scene, this.state, cell.layer, cell.head);
       const here = `${cell.layer}-${cell.head} ${event.clientX} ${event.clientY}`;
       this.pointed = here;
-      const frame = await cell.frame;
+      const frame = await this.frameUnder(cell);
       const [i, j] = [Math.floor(y * frame.rows.labels.length), Math.floor(x * frame.columns.labels.length)];
       const weight = await frame.value(i, j);
       if (this.pointed !== here) return void 0;
@@ -4805,6 +4803,14 @@
         { text: measuredWeight(frame, weight), kind: "number" },
         { text: `${layerName(this.context.scene, part, cell.layer)} \xB7 head ${cell.head}`, kind: "muted" }
       ]);
+    }
+    /** The frame of the head under the pointer; that of another is not kept, as it may be large. */
+    frameUnder(cell) {
+      const [{ scene }, { state, hovered }] = [this.context, this];
+      if (hovered?.cell !== cell || hovered.state !== state || hovered.scene !== scene) {
+        this.hovered = { cell, state, scene, frame: headFrame(scene, state, cell.layer, cell.head) };
+      }
+      return this.hovered.frame;
     }
     leave() {
       this.pointed = "";

@@ -60,7 +60,6 @@ function renewCells(model) {
   model.watcher.disconnect();
   for (const cell of model.cells.values()) {
     cell.isRequested = false;
-    cell.frame = null;
     model.watcher.observe(cell.button);
   }
 }
@@ -123,7 +122,7 @@ function headCell(model, { layer, head, value, partner }, row, column) {
     const text = withoutControls(captions.map((caption) => caption.textContent).filter(Boolean).join(" "));
     button.setAttribute("aria-label", sort === "layer" ? `${name}, head ${text}` : `${name}, head ${head}: ${text}`);
   }
-  model.cells.set(place, { model, site, layer, head, number, note: value || headType(type), row, column, button, canvas, data: null, frame: null, painted: null, isRequested: false });
+  model.cells.set(place, { model, site, layer, head, number, note: value || headType(type), row, column, button, canvas, data: null, painted: null, isRequested: false });
   return make("div", { role: "gridcell", class: "heads-cell" }, button);
 }
 

@@ -87,10 +87,9 @@ class MapView {
     const box = canvas?.getBoundingClientRect();
     const [x, y] = box ? [(event.clientX - box.x) / box.width, (event.clientY - box.y) / box.height] : [-1, -1];
     if (!cell || x < 0 || y < 0 || x >= 1 || y >= 1) return this.leave();
-    cell.frame ??= headFrame(this.context.scene, this.state, cell.layer, cell.head);
     const here = `${cell.layer}-${cell.head} ${event.clientX} ${event.clientY}`;
     this.pointed = here;
-    const frame = await cell.frame;
+    const frame = await this.frameUnder(cell);
     const [i, j] = [Math.floor(y * frame.rows.labels.length), Math.floor(x * frame.columns.labels.length)];
     const weight = await frame.value(i, j);
     if (this.pointed !== here) return undefined;
@@ -100,6 +99,15 @@ class MapView {
       { text: measuredWeight(frame, weight), kind: "number" },
       { text: `${layerName(this.context.scene, part, cell.layer)} · head ${cell.head}`, kind: "muted" },
     ]);
+  }
+
+  /** The frame of the head under the pointer; that of another is not kept, as it may be large. */
+  frameUnder(cell) {
+    const [{ scene }, { state, hovered }] = [this.context, this];
+    if (hovered?.cell !== cell || hovered.state !== state || hovered.scene !== scene) {
+      this.hovered = { cell, state, scene, frame: headFrame(scene, state, cell.layer, cell.head) };
+    }
+    return this.hovered.frame;
   }
 
   leave() {
