@@ -293,3 +293,13 @@ def test_a_stored_weight_is_as_near_as_the_page_says(open_page, word_page):
     assert abs(float(looking.hovered_weight()) - MIDWAY) <= looking.stated_error()
     looking.by("unit-toggle").click()
     expect(looking.by("status")).to_contain_text("for pairs of tokens, ")
+
+
+def test_the_pair_under_the_pointer_is_that_of_the_picture(open_page, word_page):
+    """The picture of so long a text has all its tokens, whatever is shown elsewhere."""
+    looking = open_page(word_page.path, "view=map&unit=words&special=hidden")
+    box = looking.by("thumb-0-0").locator("canvas").bounding_box()
+    x, y = box["x"] + 0.9 * box["width"], box["y"] + 0.8 * box["height"]
+    looking.page.mouse.move(x - 1, y)
+    looking.page.mouse.move(x, y)
+    assert re.search(r"^\W*(##x|w\d+)\W+(##x|w\d+)", looking.tooltip()), looking.tooltip()

@@ -4356,6 +4356,9 @@
   function headFrame(scene, state, layer, head) {
     return frameOf(scene, { ...state, layer, head, mode: "head" });
   }
+  function pictureState(scene, state, site) {
+    return isFollowed(scene, state, site) ? state : { ...state, unit: "pieces", special: "shown", step: null };
+  }
   function isFollowed(scene, state, site) {
     const longest = Math.max(site.queries, site.keys);
     if (isNormed(scene, state)) return true;
@@ -4808,7 +4811,7 @@
     frameUnder(cell) {
       const [{ scene }, { state, hovered }] = [this.context, this];
       if (hovered?.cell !== cell || hovered.state !== state || hovered.scene !== scene) {
-        this.hovered = { cell, state, scene, frame: headFrame(scene, state, cell.layer, cell.head) };
+        this.hovered = { cell, state, scene, frame: headFrame(scene, pictureState(scene, state, cell.site), cell.layer, cell.head) };
       }
       return this.hovered.frame;
     }

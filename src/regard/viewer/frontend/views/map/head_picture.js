@@ -28,6 +28,11 @@ export function headFrame(scene, state, layer, head) {
   return frameOf(scene, { ...state, layer, head, mode: "head" });
 }
 
+/** The state that the picture of a head shows: a stored one has all tokens. */
+export function pictureState(scene, state, site) {
+  return isFollowed(scene, state, site) ? state : { ...state, unit: "pieces", special: "shown", step: null };
+}
+
 function isFollowed(scene, state, site) {
   const longest = Math.max(site.queries, site.keys);
   if (isNormed(scene, state)) return true;

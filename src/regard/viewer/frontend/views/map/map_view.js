@@ -6,7 +6,7 @@ import { layerName } from "../../data/scene.js";
 import { make } from "../../drawing/elements.js";
 import { isolated } from "../../drawing/labels.js";
 import { svgDocument, svgEscape } from "../../export/svg.js";
-import { headFrame } from "./head_picture.js";
+import { headFrame, pictureState } from "./head_picture.js";
 import { createHeadsGrid } from "./heads_grid.js";
 import { createSentence } from "./sentence.js";
 
@@ -105,7 +105,7 @@ class MapView {
   frameUnder(cell) {
     const [{ scene }, { state, hovered }] = [this.context, this];
     if (hovered?.cell !== cell || hovered.state !== state || hovered.scene !== scene) {
-      this.hovered = { cell, state, scene, frame: headFrame(scene, state, cell.layer, cell.head) };
+      this.hovered = { cell, state, scene, frame: headFrame(scene, pictureState(scene, state, cell.site), cell.layer, cell.head) };
     }
     return this.hovered.frame;
   }
