@@ -85,6 +85,13 @@ def test_heads_are_sorted_and_filtered(open_page, sentence_trace):
             getattr(report[tuple(map(int, place.split("-")))], figure) for place in places(looking)
         ]
         assert len(values) == 72 and values == sorted(values)
+        expect(
+            looking.by("thumb-0-0").locator("xpath=ancestor::*[@role='grid']")
+        ).to_have_attribute("aria-label", f"Heads by {figure}")
+    looking.by("map-query-2").click()
+    looking.choose("sort-select", "By entropy")
+    looking.by("map-clear").click()
+    assert looking.hash()["sort"] == "entropy", "the order that was chosen stays"
     looking.choose("sort-select", "By type")
     names = [name.lower() for name in rows(looking) if name]
     assert set(names) == set(report.counts()) <= set(TYPES)

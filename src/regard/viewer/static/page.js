@@ -1729,6 +1729,7 @@
   }
 
   // data/numbers.js
+  var NEAR = 1e-3;
   var MEASURES = { weights: "weight", shares: "share without special tokens", norms: "weight \xD7 length of the value" };
   function readableWeight(value) {
     if (Number.isNaN(value)) return "not stored";
@@ -1770,7 +1771,6 @@
   var FOLDED_LABEL = "[special]";
   var ROW_CACHE_SIZE = 256;
   var SMALL_MAP = 64;
-  var NEAR = 1e-3;
   var BRIGHT_SHARE = 0.99;
   async function frameOf(scene, state) {
     const part = scene.parts[state.part];
@@ -3668,7 +3668,6 @@
   }
 
   // views/lines/weights.js
-  var NEAR2 = 1e-3;
   var MOST_CUT = 256;
   var LINE_ENDS = { left: "row", right: "column" };
   var FrameWeights = class {
@@ -3694,7 +3693,7 @@
       const weights = this.of(side, token);
       if (!weights || !this.frame.partial) return weights;
       const highest = this.frame.highest(LINE_ENDS[side], token);
-      return weights.map((weight) => Math.abs(weight) + NEAR2 < highest ? NaN : weight);
+      return weights.map((weight) => Math.abs(weight) + NEAR < highest ? NaN : weight);
     }
     ask(side, token, key) {
       const request = side === "left" ? this.frame.row(token) : this.frame.column(token);
@@ -4192,7 +4191,8 @@
         button.classList.toggle("is-left", this.columns[side].place === "left");
         if (!tokens.length) continue;
         button.goal = { side, token: tokens[0] };
-        button.textContent = `${way === "above" ? "\u2191" : "\u2193"} ${visibleLabel(this.axis(side).labels[tokens[0]])}${tokens.length > 1 ? ` and ${tokens.length - 1} more` : ""}`;
+        const label = make("bdi", {}, visibleLabel(this.axis(side).labels[tokens[0]]));
+        button.replaceChildren(way === "above" ? "\u2191 " : "\u2193 ", label, tokens.length > 1 ? ` and ${tokens.length - 1} more` : "");
       }
     }
     tokensBeyond(active, side, offsets, height) {
@@ -4346,12 +4346,12 @@
   async function headPicture(scene, state, layer, head) {
     const number = scene.parts[state.part].sites[layer];
     const site = scene.sites[number];
-    if (!isFollowed(scene, state, site)) return { ...await thumbnail(scene, number, head), peak: 255 };
+    if (!isFollowed(scene, state, site)) return { ...await thumbnail(scene, number, head), peak: 255, signed: false };
     const frame = await headFrame(scene, state, layer, head);
     const level = frame.levels - 1;
     const data = await frame.tile(level, 0, 0);
     const [height, width] = tileShape(frame, level, 0, 0);
-    return { data, height, width, peak: data.reduce((peak, weight) => Math.max(peak, Math.abs(weight)), 0) };
+    return { data, height, width, peak: data.reduce((peak, weight) => Math.max(peak, Math.abs(weight)), 0), signed: frame.signed };
   }
   function headFrame(scene, state, layer, head) {
     return frameOf(scene, { ...state, layer, head, mode: "head" });
@@ -4370,7 +4370,7 @@
   // views/map/heads_grid.js
   var MOST_IN_RAIL_ROW = 9;
   function createHeadsGrid(host, context, kind, choose) {
-    const grid = make("div", { class: `heads heads-${kind}`, role: "grid", "aria-label": "Heads by layer" });
+    const grid = make("div", { class: `heads heads-${kind}`, role: "grid" });
     host.append(grid);
     const cells = /* @__PURE__ */ new Map();
     const watcher = new IntersectionObserver((entries) => {
@@ -4387,6 +4387,7 @@
       async update(state, ranking = null) {
         const { scene } = context;
         model.state = kind === "rail" ? { ...initialState(), part: state.part } : state;
+        grid.setAttribute("aria-label", `Heads by ${model.state.sort === "pair" ? "chosen words" : model.state.sort}`);
         model.rows = arrangedHeads(scene, model.state, ranking);
         const shape = gridShape(scene, model.state.part, model.rows);
         const key = pictureKey(scene, model.state);
@@ -4498,12 +4499,11 @@
     const look = `${colours.theme} ${state.colour}`;
     if (!cell.data || cell.painted === look) return;
     cell.painted = look;
-    const { data, height, width, peak } = cell.data;
+    const { data, height, width, peak, signed: signed2 } = cell.data;
     if (height === 0 || width === 0) return;
     cell.canvas.width = width;
     cell.canvas.height = height;
     const pixels = new ImageData(width, height);
-    const signed2 = peak !== 255 && cell.site.kind === "signed";
     paintWeights(pixels, data, peak, state.colour, signed2, colours);
     cell.canvas.getContext("2d").putImageData(pixels, 0, 0);
     cell.canvas.classList.toggle("pixelated", width <= 40 && height <= 40);
@@ -4655,7 +4655,7 @@
       return this.choose(isSecond ? [query, position] : [position]);
     }
     choose(pair) {
-      this.context.store.set({ pair, sort: pair.length ? "pair" : "layer" });
+      this.context.store.set(pair.length ? { pair, sort: "pair" } : { pair });
     }
     move(event) {
       const step = STEPS2[event.key];
@@ -5620,7 +5620,7 @@
         ...weight.mean ? [{ text: `mean of ${weight.mean.side} \xD7 ${weight.mean.side}: \u2248 ${readableWeight(weight.mean.value)}`, kind: "muted" }] : [],
         { text: `query ${cell.row} \xB7 key ${cell.column}`, kind: "muted" }
       ]);
-      if (spoken) this.context.announce(`${query} to ${key}: ${weight.exact || Number.isNaN(weight.value) ? "" : "about "}${readableWeight(weight.value)}`);
+      if (spoken) this.context.announce(`${withoutControls(query)} to ${withoutControls(key)}: ${weight.exact || Number.isNaN(weight.value) ? "" : "about "}${readableWeight(weight.value)}`);
     }
     dropCell() {
       this.cell = null;
@@ -5691,7 +5691,6 @@
   // views/text/text_view.js
   var SHORT_TEXT = 40;
   var MOST_NAMED = 6;
-  var NEAR3 = 1e-3;
   function createTextView(host, context) {
     const view = new TextView(host, context);
     return {
@@ -5870,7 +5869,7 @@
     /** Whether no weight that is not stored may be larger. */
     isLargestKnown(chosen, isFrom) {
       if (!this.frame.partial) return true;
-      return chosen.length === 1 && this.weights.largest + NEAR3 >= this.frame.highest(isFrom ? "row" : "column", chosen[0]);
+      return chosen.length === 1 && this.weights.largest + NEAR >= this.frame.highest(isFrom ? "row" : "column", chosen[0]);
     }
     choose(side, index, event) {
       const { state } = this;

@@ -1,14 +1,13 @@
 // What is shown now: a map over pieces or words, special tokens shown or folded, some steps of it.
 
 import { isNormed, normedMap, normedRow } from "./norms.js";
-import { MEASURES } from "./numbers.js";
+import { MEASURES, NEAR } from "./numbers.js";
 
 export const TILE = 256; // cells of a side
 
 const FOLDED_LABEL = "[special]";
 const ROW_CACHE_SIZE = 256; // of a server's map
 const SMALL_MAP = 64; // rows and columns up to which colours reach to the largest weight
-const NEAR = 1e-3; // within which a weight is told
 const BRIGHT_SHARE = 0.99; // of larger maps, the share of cells whose colours differ
 
 /** The frame of a scene in a state; an error says what is not there. */

@@ -1,5 +1,8 @@
 // Weights as text: short for reading, whole for telling two of them apart.
 
+/** Within which a weight is told. */
+export const NEAR = 1e-3;
+
 /** What the numbers of a frame are. */
 export const MEASURES = { weights: "weight", shares: "share without special tokens", norms: "weight × length of the value" };
 

@@ -367,7 +367,8 @@ class LinesView {
       button.classList.toggle("is-left", this.columns[side].place === "left");
       if (!tokens.length) continue;
       button.goal = { side, token: tokens[0] };
-      button.textContent = `${way === "above" ? "↑" : "↓"} ${visibleLabel(this.axis(side).labels[tokens[0]])}${tokens.length > 1 ? ` and ${tokens.length - 1} more` : ""}`;
+      const label = make("bdi", {}, visibleLabel(this.axis(side).labels[tokens[0]]));
+      button.replaceChildren(way === "above" ? "↑ " : "↓ ", label, tokens.length > 1 ? ` and ${tokens.length - 1} more` : "");
     }
   }
 

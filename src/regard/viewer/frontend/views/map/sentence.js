@@ -77,7 +77,7 @@ class Sentence {
   }
 
   choose(pair) {
-    this.context.store.set({ pair, sort: pair.length ? "pair" : "layer" });
+    this.context.store.set(pair.length ? { pair, sort: "pair" } : { pair });
   }
 
   move(event) {

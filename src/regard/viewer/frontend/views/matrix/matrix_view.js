@@ -4,7 +4,7 @@ import { createIconButton } from "../../controls/fields.js";
 import { scaleTop } from "../../data/frame.js";
 import { measuredWeight, readableWeight } from "../../data/numbers.js";
 import { make } from "../../drawing/elements.js";
-import { isolated } from "../../drawing/labels.js";
+import { isolated, withoutControls } from "../../drawing/labels.js";
 import { svgDocument } from "../../export/svg.js";
 import { cameraOn, cameraWithCell, coveredArea, pannedCamera, windowOf, zoomedCamera } from "./camera.js";
 import { watchGestures } from "./gestures.js";
@@ -291,7 +291,7 @@ class MatrixView {
       ...(weight.mean ? [{ text: `mean of ${weight.mean.side} × ${weight.mean.side}: ≈ ${readableWeight(weight.mean.value)}`, kind: "muted" }] : []),
       { text: `query ${cell.row} · key ${cell.column}`, kind: "muted" },
     ]);
-    if (spoken) this.context.announce(`${query} to ${key}: ${weight.exact || Number.isNaN(weight.value) ? "" : "about "}${readableWeight(weight.value)}`);
+    if (spoken) this.context.announce(`${withoutControls(query)} to ${withoutControls(key)}: ${weight.exact || Number.isNaN(weight.value) ? "" : "about "}${readableWeight(weight.value)}`);
   }
 
   dropCell() {
