@@ -338,6 +338,13 @@ def test_a_word_alone_has_its_clearest_head_in_a_sentence(tmp_path):
     assert "| L1 h8 | L1 h9 |" in done.stdout
 
 
+def test_a_chosen_layer_has_all_its_heads(tmp_path):
+    options = ("see that girl run", "--word", "that", "--layer", "0", "--json")
+    found = json.loads(look(tmp_path, *options).stdout)
+    assert sorted(head["head"] for head in found["heads"]) == list(range(12))
+    assert found["habitual"] == []
+
+
 def test_the_numbers_are_those_of_the_model(tmp_path):
     """Rows of the table with special tokens, the map without, against the dense weights."""
     done = look(tmp_path, "see that girl run", "--word", "that", "--json")
@@ -358,7 +365,14 @@ def test_the_numbers_are_those_of_the_model(tmp_path):
     shown = found["map"]
     assert (shown["layer"], shown["head"], shown["words"]) == (1, 8, found["words"][1:5])
     torch.testing.assert_close(torch.tensor(shown["weights"]), inner / inner.sum(-1, keepdim=True))
-    assert shown["weight_of_pair"] == shown["weights"][1][2], "what the finding is in the map"
+    assert shown["renormalised"] and "weight_of_pair" not in shown
+    assert shown["share_of_pair"] == shown["weights"][1][2], "what the finding is in the map"
+
+
+def test_json_is_printed_once_its_files_are_there(tmp_path):
+    (tmp_path / "map.svg").mkdir()
+    done = look(tmp_path, "see that girl run", "--json", "--out", "map.svg")
+    assert done.returncode != 0 and done.stdout == ""
 
 
 def test_forbidden_words_before_and_after(tmp_path):

@@ -150,6 +150,11 @@ class TestForms:
         assert found.manifest["sites"][0]["types"] is None
         assert "rollout" not in found.manifest["parts"][0]["maps"]
 
+    @pytest.mark.parametrize("more", [{}, {"bias": torch.ones(1, 2, 64, 64)}, {"softcap": 5.0}])
+    def test_queries_and_keys_are_kept_where_their_products_are_the_scores(self, more):
+        found, _ = maps(Scene.of(Trace([record(dot(**more))])))
+        assert (found.manifest["sites"][0]["features"] is None) == bool(more)
+
     def test_the_largest_beside_factors_are_32_bit_numbers(self, not_exact):
         recipe = dot()
         found, (weights,) = maps(Scene.of(Trace([record(recipe)])))

@@ -134,9 +134,7 @@ def look(
         start = _start(result, attention, pieces)
         if run is not None:
             comparison = Comparison.of(run, result, attention, pairs)
-        if as_json:
-            print(json.dumps(_as_dict(result, attention, comparison, out, html), allow_nan=False))
-        else:
+        if not as_json:
             _show(console, result, attention, comparison)
         if out is not None:
             _picture(result, attention, comparison).save(out)
@@ -149,7 +147,9 @@ def look(
             page.save(html)
         if not as_json:
             console.print(Text.assemble("page of every head: ", (str(html), "bold")))
-    if model not in FILES and not as_json:
+    if as_json:  # the files that it names are there now
+        print(json.dumps(_as_dict(result, attention, comparison, out, html), allow_nan=False))
+    elif model not in FILES:
         _print_next(console, text, model, attention, html, generate, forbid or [])
 
 

@@ -115,12 +115,12 @@ class WordAttention:
 
     @cached_property
     def habitual(self) -> dict[tuple[int, int], str]:
-        """Heads left out of the ranking, since each word in them looks at the same distance."""
-        if self.to is not None or self.choice.head is not None:
+        """Heads left out of the ranking, since each word in them looks at the same distance; none
+        where heads were chosen."""
+        if self.to is not None or self.choice != HeadChoice():
             return {}
-        chosen = [self._key(head) for head in self._matches]
-        habits = {key: habit for key, habit in _habits(self.records) if key in chosen}
-        return habits if len(habits) < len(chosen) else {}
+        habits = dict(_habits(self.records))
+        return habits if len(habits) < len(self._matches) else {}
 
     @cached_property
     def _matches(self) -> list[RankedHead]:
@@ -211,7 +211,8 @@ class WordAttention:
                 "head": head,
                 "words": self.names,
                 "weights": self.map.tolist(),
-                "weight_of_pair": self.renormalised,
+                "renormalised": bool(self.words.special),
+                "share_of_pair": self.renormalised,
             },
         }
 

@@ -217,6 +217,11 @@ class Dot(Softmaxed):
         """Whether fused kernels can make its output: a softmax, without a softcap."""
         return self.softcap is None and self.is_softmax
 
+    @property
+    def is_plain_product(self) -> bool:
+        """Whether the score of each permitted pair is scale · query · key and nothing else."""
+        return self.bias is None and self.softcap is None
+
     def _raw_scores(self, block: Block) -> Scores:
         query = self.query[:, :, block.rows].to(self.dtype) * self.scale
         key = self._seen(self.key)[:, :, block.columns].to(self.dtype)

@@ -93,8 +93,8 @@ def page(
         runs: names of two traces over the same positions, as ("before", "after"): one view then
             switches between them and their difference, in diverging colours.
         start: the initial state, as in the fragment of a link: "view=lines&unit=words".
-        budget: target size of the file in bytes; what does not fit is stored less exactly, and
-            the page says so.
+        budget: target size of the file in bytes, script and styles included; what does not fit is
+            stored less exactly, and the page says so.
         axes: the order of a tensor's axes, as "head query key".
         kind: the kind of the weights in tensors.
         show_progress: whether a bar shows the progress of a long trace, in a terminal.
@@ -116,10 +116,13 @@ def page(
     traces = list(attention) if several and attention else [attention]
     if len(traces) > 2:
         raise RegardError(f"page: {len(traces)} traces, expected one, or two side by side")
-    if budget < LEAST * len(traces):
-        raise RegardError(f"page: budget={budget}, expected at least {LEAST * len(traces)} bytes")
+    empty = len(document([], ""))
+    least = empty + LEAST * len(traces)
+    if budget < least:
+        raise RegardError(f"page: budget={budget}, expected at least {least} bytes")
     scenes = scenes_of(traces, options)
-    packages = [packed(scene, budget // len(scenes), show_progress) for scene in scenes]
+    share = (budget - empty) // len(scenes)
+    packages = [packed(scene, share, show_progress) for scene in scenes]
     titles = list(dict.fromkeys(scene.title for scene in scenes))
     return Page(document(packages, " · ".join(titles)), titles[0])
 

@@ -194,9 +194,7 @@ class Factors:
     @staticmethod
     def numbers(recipe: Recipe) -> int:
         """How many numbers of 16 bits an example takes; 0 where weights are no plain products."""
-        if not isinstance(recipe, Dot) or not recipe.is_softmax:
-            return 0
-        if recipe.bias is not None or recipe.softcap is not None:
+        if not isinstance(recipe, Dot) or not recipe.is_softmax or not recipe.is_plain_product:
             return 0
         query, key = recipe.query[0], recipe.key[0]
         return query.numel() + key.numel() + 4 * query[..., 0].numel()
@@ -290,8 +288,8 @@ class FactorForm(Form):
 
 def features_of(recipe: Recipe, example: int, chunks: Chunks) -> dict[str, Any] | None:
     """Queries and keys beside weights that are kept as they are: their products, feature by
-    feature, make the scores. None of a recipe without them."""
-    if not isinstance(recipe, Dot):
+    feature, make the scores. None of a recipe whose scores are something else."""
+    if not isinstance(recipe, Dot) or not recipe.is_plain_product:
         return None
     query, key = (part[example].detach().cpu().float() for part in (recipe.query, recipe.key))
     if not bool(query.isfinite().all()) or not bool(key.isfinite().all()):

@@ -26,7 +26,7 @@ from regard.viewer.stack import Stack
 from regard.viewer.walk import HeadWalk, Overview, judged
 
 BUDGET = 25_000_000  # bytes of a file, unless said otherwise
-LEAST = 100_000  # bytes that a page needs
+LEAST = 100_000  # bytes that the data of a scene need
 _FILLED = 0.97  # share of the budget that data may take
 _SAMPLED = 32  # heads by which the bytes of the largest weights are estimated
 
@@ -39,9 +39,9 @@ class PackedScene(NamedTuple):
 
 
 def packed(scene: Scene, budget: int = BUDGET, show_progress: bool = False) -> PackedScene:
-    """Everything a page needs to show a scene."""
+    """Everything a page needs to show a scene; the budget is that of its data in the file."""
     if budget < LEAST:
-        raise RegardError(f"page: budget={budget}, expected at least {LEAST} bytes")
+        raise RegardError(f"data of a page: budget={budget}, expected at least {LEAST} bytes")
     for site in scene.sites:
         check_drawable(layer_of(site.record))
     plan = Plan.of(scene, budget)

@@ -128,7 +128,8 @@ def _factors(scene: Scene, left: float) -> tuple[dict[int, Factors], int]:
 def _feature_bytes(scene: Scene) -> float:
     """Bytes of queries and keys beside exact weights."""
     recipes = [site.record.recipe.plain() for site in scene.sites]
-    parts = [part[0] for r in recipes if isinstance(r, Dot) for part in (r.query, r.key)]
+    dots = [r for r in recipes if isinstance(r, Dot) and r.is_plain_product]
+    parts = [part[0] for r in dots for part in (r.query, r.key)]
     return sum(part.numel() + 2 * part[..., 0].numel() for part in parts) * _FEATURE
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from kept import same
 from PIL import Image, ImageChops
-from viewer_traces import HOSTILE
+from viewer_traces import HOSTILE, gated
 
 from regard.aggregate import Words
 from regard.viewer import page
@@ -20,6 +20,11 @@ VIEWS = {
     "lines": "view=lines&layer=3&head=1&selected=12",
     "text": "view=text&layer=3&head=1&selected=12",
 }
+
+
+@pytest.fixture(scope="module")
+def gated_trace():
+    return gated()
 
 
 def texts(path) -> str:
@@ -52,6 +57,20 @@ def test_a_picture_as_png_and_svg(open_page, sentence_trace, view):
     wanted = ["Layer 0", "Layer 5"] if view == "map" else ["animal", "street", "##bel"]
     for word in wanted:
         assert word in said
+
+
+def test_the_map_of_heads_without_types_and_of_ranked_heads(
+    open_page, sentence_trace, gated_trace, tmp_path
+):
+    """Signed weights and gates have no types; sorted heads have a figure."""
+    signed = page(torch.randn(1, 2, 6, 6), kind="signed").save(tmp_path / "signed.html")
+    for drawn, numbers in ((signed, ["0", "1"]), (gated_trace, ["0"])):
+        looking = open_page(drawn, "view=map")
+        said = texts(looking.downloaded("export-svg")).splitlines()
+        assert set(numbers) <= set(said)
+    looking = open_page(sentence_trace, "view=map&pair=2,4&sort=pair")
+    value = looking.page.locator(".heads-map .thumb-value").first.inner_text()
+    assert value.removesuffix("%") + " %" in texts(looking.downloaded("export-svg"))
 
 
 def test_the_picture_of_an_image(open_page, disc_trace):

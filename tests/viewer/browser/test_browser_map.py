@@ -63,6 +63,9 @@ def test_the_map_follows_words_special_tokens_and_colours(open_page, sentence_tr
     before = looking.page.evaluate(SHADE, ["3-1", 3, 1])
     looking.by("colour-toggle").click()
     looking.until(f"({SHADE})(['3-1', 3, 1]) !== {before}")
+    assert "logarithmic" in looking.by("legend").get_attribute("aria-label")
+    for said in ("rows renormalised", "largest share", "logarithmic colours"):
+        expect(looking.by("status")).to_contain_text(said)
     merged = words.sum(weights)
     row = [piece for piece, each in enumerate(words.pieces) if each == 4]
     left = merged[row].mean(0)[1:-1]
@@ -82,6 +85,13 @@ def test_heads_are_sorted_and_filtered(open_page, sentence_trace):
             getattr(report[tuple(map(int, place.split("-")))], figure) for place in places(looking)
         ]
         assert len(values) == 72 and values == sorted(values)
+        expect(
+            looking.by("thumb-0-0").locator("xpath=ancestor::*[@role='grid']")
+        ).to_have_attribute("aria-label", f"Heads by {figure}")
+    looking.by("map-query-2").click()
+    looking.choose("sort-select", "By entropy")
+    looking.by("map-clear").click()
+    assert looking.hash()["sort"] == "entropy", "the order that was chosen stays"
     looking.choose("sort-select", "By type")
     names = [name.lower() for name in rows(looking) if name]
     assert set(names) == set(report.counts()) <= set(TYPES)
@@ -126,6 +136,19 @@ def test_two_words_rank_the_heads(open_page, sentence_trace, unit):
     looking.view("map")
     looking.by("map-clear").click()
     assert rows(looking) == [f"Layer {layer}" for layer in range(6)]
+
+
+def test_a_head_opens_with_the_word_that_was_chosen(open_page, sentence_trace):
+    """Also where the matrix was shown before, over other rows."""
+    looking = open_page(sentence_trace, "view=matrix&layer=0&head=0")
+    expect(looking.by("matrix-canvas")).to_be_visible()
+    looking.view("map")
+    looking.choose("special-select", "hidden")
+    expect(looking.by("map-query-0")).to_have_text("The")
+    looking.by("map-query-4").click()
+    looking.by("thumb-3-1").click()
+    expect(looking.by("matrix-canvas")).to_be_visible()
+    assert looking.hash()["selected"] == "4"
 
 
 def test_words_of_two_texts_rank_the_heads(open_page, translation_trace):
@@ -328,6 +351,16 @@ def test_features_of_a_pair_where_queries_and_keys_are_held(open_page, trace, re
     assert float(shown) == pytest.approx(float(products[largest]), rel=0.06)
     looking.page.keyboard.press("Escape")
     expect(looking.by("pair-panel")).to_be_hidden()
+
+
+def test_the_score_of_a_masked_pair_is_named_as_that(open_page, story_trace):
+    looking = open_page(story_trace, "view=matrix&layer=3&head=4")
+    looking.by("matrix-canvas").focus()
+    for key in ("ArrowRight", "ArrowRight", "Enter"):
+        looking.page.keyboard.press(key)
+    row, column = looking.hovered_cell()
+    assert row < column
+    expect(looking.by("pair-title")).to_contain_text("which is masked")
 
 
 def test_there_is_no_score_of_weights_without_queries_and_keys(open_page):

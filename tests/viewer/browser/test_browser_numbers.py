@@ -13,12 +13,10 @@ LAYER, HEAD = 3, 1
 CELLS = [(0, 0), (12, 4), (21, 0), (7, 7)]
 
 
-def weights_in(rows: list[dict[str, str]]) -> torch.Tensor:
+def weights_in(rows: list[dict[str, str]], measure: str = "weight") -> torch.Tensor:
     """Exported numbers as a matrix (query, key)."""
     queries = len({row["query"] for row in rows})
-    return torch.tensor([float(row["weight"]) for row in rows], dtype=torch.double).view(
-        queries, -1
-    )
+    return torch.tensor([float(row[measure]) for row in rows], dtype=torch.double).view(queries, -1)
 
 
 def close(got: torch.Tensor, want: torch.Tensor, error: float = 1e-7) -> None:
@@ -172,6 +170,25 @@ def test_words_are_merged_as_by_the_library(open_page, sentence_trace, special):
     assert [row["key_token"] for row in rows[: len(words.names)]] == words.names
 
 
+def test_shares_are_nowhere_called_weights(open_page, sentence_trace):
+    measure = "share without special tokens"
+    fragment = f"layer={LAYER}&head={HEAD}&special=hidden&selected=4&pinned=true"
+    looking = open_page(sentence_trace, f"view=matrix&{fragment}")
+    looking.hover_cell(4, 3)
+    assert measure in looking.tooltip()
+    expect(looking.by("status")).to_contain_text(f"largest {measure}")
+    with looking.page.expect_download() as download:
+        looking.by("export-csv").click()
+    assert "share-without-special-tokens" in download.value.suggested_filename
+    looking.view("text")
+    looking.by("text-word-3").hover()
+    assert measure in looking.tooltip()
+    looking.view("lines")
+    expect(looking.page.locator(".lines-caption").last).to_contain_text(f"{measure} of “")
+    looking.by("lines-column-3").hover()
+    assert measure in looking.tooltip()
+
+
 def test_pieces_with_special_tokens_folded(open_page, sentence_trace):
     fragment = f"view=matrix&layer={LAYER}&head={HEAD}&special=folded"
     rows = open_page(sentence_trace, fragment).table()
@@ -198,7 +215,8 @@ def test_the_largest_of_heads_is_that_of_one_head(open_page, sentence_trace, spe
         words = words.pooled_special() if special == "folded" else words.without_special()
     merged = words.merge(sentence_trace.weights(LAYER))
     shares = merged / merged.sum(-1, keepdim=True) if special == "hidden" else merged
-    close(weights_in(looking.table()), shares.amax(0), 1e-6)
+    measure = "share_without_special_tokens" if special == "hidden" else "weight"
+    close(weights_in(looking.table(), measure), shares.amax(0), 1e-6)
     looking.choose("layer-select", "All layers")
     expect(looking.page.get_by_role("alert")).to_contain_text("stored for single tokens")
 

@@ -20,13 +20,14 @@ from regard.record.stored_attention import StoredRecipe
 from regard.viewer import Scene, page
 
 NEAR = 1e-3
+MIDWAY = 0.9995  # a weight that lies between two codes, as far from either as can be
 LAYERS, HEADS, WIDTH = 2, 3, 64
 FAR = 1  # the head that looks at single keys
 #: Forms by length and budget: everything, queries and keys, the largest of each row.
 PAGES = [
     pytest.param((64, 25_000_000, "very weight is kept exactly"), id="64"),
     pytest.param((512, 25_000_000, "multiplied from queries and keys"), id="512"),
-    pytest.param((512, 700_000, "largest of each row are stored"), id="512, small"),
+    pytest.param((512, 1_050_000, "largest of each row are stored"), id="512, small"),
     pytest.param((2048, 25_000_000, "multiplied from queries and keys"), id="2048"),
     pytest.param((2048, 3_000_000, "largest of each row are stored"), id="2048, small"),
     pytest.param((4096, 6_000_000, "largest of each row are stored"), id="4096, small",
@@ -62,7 +63,9 @@ class LongPage:
 
     def __init__(self, length: int, budget: int, holds: str, folder) -> None:
         trace = causal_trace(length)
-        self.path = page(trace, title="far", budget=budget).save(folder / f"{length}-{budget}.html")
+        drawn = page(trace, title="far", budget=budget)
+        assert len(drawn.html) <= budget, "script and styles are part of the file"
+        self.path = drawn.save(folder / f"{length}-{budget}.html")
         self.length, self.holds = length, holds
         recipe = trace[LAYERS - 1].recipe
         self.weights = recipe.at(0, FAR).weights()[0, 0].double()
@@ -94,17 +97,18 @@ class WordPage:
         weights[..., 301:311:2] = 0.02
         weights[:, 1, :, [101, 201]] *= 0.5
         weights /= weights.sum(-1, keepdim=True)
+        weights[:, :, 5:7] = 0.0
+        weights[:, :, 5, 0] = 1.0
+        weights[:, :, 6, :2] = torch.tensor([MIDWAY, 1 - MIDWAY])
         recipe = Given(weights, None, "distribution")
         site = Site("layer.0.attention", "Attention", "", "", attends="self")
         stored = StoredRecipe(recipe)
         record = Record(site, stored, shape=recipe.shape, kind=recipe.kind, dtype=recipe.dtype)
         self.trace = Trace([record]).with_tokens(tokens)
-        drawn = page(self.trace, title="words", budget=300_000)
+        drawn = page(self.trace, title="words", budget=660_000)
         assert '"kind":"largest"' in drawn.html
         self.path = drawn.save(folder / "words.html")
-        words = Scene.of(self.trace).lines[0].words.without_special()
-        merged = words.merge(weights[0].double())
-        self.shares = merged / merged.sum(-1, keepdim=True)
+        self.merged = Scene.of(self.trace).lines[0].words.merge(weights[0].double())
 
 
 @pytest.fixture(scope="module")
@@ -257,7 +261,45 @@ def test_exported_numbers_are_true(open_page, long_page):
 
 
 def test_the_largest_of_heads_over_words_is_that_of_one_head(open_page, word_page):
-    fragment = "view=text&layer=0&mode=max&unit=words&special=hidden&selected=150"
-    looking = open_page(word_page.path, fragment)
-    true = word_page.shares[:, 150].amax(0)
-    assert sum(told(hover_word(looking, word), float(true[word])) for word in (50, 100, 151)) > 0
+    looking = open_page(word_page.path, "view=text&layer=0&mode=max&unit=words&selected=151")
+    true = word_page.merged[:, 151].amax(0)
+    for word, is_stored in ((101, True), (51, False)):
+        looking.by(f"text-word-{word}").hover()
+        expect(looking.by("tooltip")).to_contain_text(f"w{word - 1}x")
+        assert told(number_line(looking), float(true[word])) == is_stored
+
+
+def test_no_strongest_partner_is_named_that_stored_weights_leave_open(open_page, word_page):
+    """Of the word that gets most, one piece is stored; of the next, both are."""
+    looking = open_page(word_page.path, "view=map&pair=401&sort=pair")
+    best = word_page.trace.find(401, words=[str(place) for place in range(601)])[0]
+    partner = word_page.trace[0].key_tokens[int(best.key)]
+    expect(looking.by("map-finding")).to_contain_text(f"→ {partner} {100 * best.weight:.0f} % in")
+    looking.by("unit-toggle").click()
+    said = "The largest weight from “w200##x” to another word is not stored in any head."
+    expect(looking.by("map-finding")).to_have_text(said.replace("##", ""))
+    assert set(looking.page.locator(".thumb-value").all_inner_texts()) == {"not stored"}
+    looking.by("map-query-101").click()  # of the 22 % for w100, everything is stored
+    expect(looking.by("map-finding")).to_contain_text(re.compile(r"w200x → w100x \d+ % in"))
+    looking.open("view=map&pair=0&special=hidden&sort=pair")
+    expect(looking.by("map-finding")).to_have_text("“[CLS]” is not shown.")
+    looking.open("view=map&pair=401,0&special=hidden&sort=pair")
+    expect(looking.by("map-finding")).to_have_text("“[CLS]” is not shown.")
+
+
+def test_a_stored_weight_is_as_near_as_the_page_says(open_page, word_page):
+    looking = open_page(word_page.path, "view=text&layer=0&head=0&selected=6")
+    looking.by("text-word-0").hover()
+    assert abs(float(looking.hovered_weight()) - MIDWAY) <= looking.stated_error()
+    looking.by("unit-toggle").click()
+    expect(looking.by("status")).to_contain_text("for pairs of tokens, ")
+
+
+def test_the_pair_under_the_pointer_is_that_of_the_picture(open_page, word_page):
+    """The picture of so long a text has all its tokens, whatever is shown elsewhere."""
+    looking = open_page(word_page.path, "view=map&unit=words&special=hidden")
+    box = looking.by("thumb-0-0").locator("canvas").bounding_box()
+    x, y = box["x"] + 0.9 * box["width"], box["y"] + 0.8 * box["height"]
+    looking.page.mouse.move(x - 1, y)
+    looking.page.mouse.move(x, y)
+    assert re.search(r"^\W*(##x|w\d+)\W+(##x|w\d+)", looking.tooltip()), looking.tooltip()

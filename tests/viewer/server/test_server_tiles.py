@@ -3,6 +3,7 @@
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 import torch
@@ -320,6 +321,15 @@ def test_features_of_a_pair_add_up_to_its_score():
     assert features.shape == (16,) and float(features.sum()) == pytest.approx(float(score))
     with pytest.raises(Refusal, match="no products of queries and keys"):
         maps.features(asked(maps, mode="mean"), 7, 3)
+    for more in ({"bias": torch.ones(2, 3, 9, 9)}, {"softcap": 5.0}):
+        capped = replace(recipe, **more)
+        record = Record(
+            Site("0", "Attention", "", "given", attends="self"), StoredRecipe(capped),
+            shape=capped.shape, kind=capped.kind, dtype=capped.dtype,
+        )  # fmt: skip
+        maps = maps_of(Trace([record]))
+        with pytest.raises(Refusal, match="no products of queries and keys"):
+            maps.features(asked(maps), 7, 3)
 
 
 def test_no_map_goes_through_layers_that_are_too_long(monkeypatch):

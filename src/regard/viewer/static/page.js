@@ -78,7 +78,6 @@
   }
 
   // data/partial_map.js
-  var DIGITS = 4;
   function valuesOfCodes(codes, { unit, levels }) {
     return Float32Array.from(codes, (code) => valueOfCode(code, unit, levels));
   }
@@ -112,7 +111,7 @@
       this.places = places;
       this.runs = runs;
       this.means = means;
-      this.values = valuesOfCodes(codes, form).map((value) => Number(value.toPrecision(DIGITS)));
+      this.values = valuesOfCodes(codes, form);
       this.signed = form.signed;
       this.bounds = Float32Array.from({ length: queries }, (_, row) => this.bound(form, codes, row));
       this.starts = new Int32Array(queries + 1);
@@ -1729,12 +1728,49 @@
     return row.map((weight, key) => weight * lengths[head * row.length + key]);
   }
 
+  // data/numbers.js
+  var NEAR = 1e-3;
+  var MEASURES = { weights: "weight", shares: "share without special tokens", norms: "weight \xD7 length of the value" };
+  function readableWeight(value) {
+    if (Number.isNaN(value)) return "not stored";
+    if (!Number.isFinite(value)) return String(value);
+    const size = Math.abs(value);
+    if (size === 0) return "0";
+    if (size < 1e-5) return value.toExponential(1);
+    if (size >= 1e3) return value.toFixed(0);
+    return String(Number(value.toPrecision(3)));
+  }
+  function shortestFloat(value) {
+    const float = Math.fround(value);
+    for (let digits = 6; digits < 9; digits += 1) {
+      const rounded = Number(float.toPrecision(digits));
+      if (Math.fround(rounded) === float) return String(rounded);
+    }
+    return String(Number(float.toPrecision(9)));
+  }
+  function markedWeight({ value, exact, low = value, high = value }) {
+    if (Number.isNaN(value)) return `not stored${low < high ? `: ${boundsText(low, high)}` : ""}`;
+    return exact ? shortestFloat(value) : `\u2248 ${shortestFloat(value)}`;
+  }
+  function measuredWeight({ measure }, weight) {
+    return measure === MEASURES.weights ? markedWeight(weight) : `${markedWeight(weight)} \xB7 ${measure}`;
+  }
+  function boundsText(low, high) {
+    if (low > 0) return `from ${flooredWeight(low)} to ${raisedWeight(high)}`;
+    return low < 0 ? `at most \xB1${raisedWeight(high)}` : `at most ${raisedWeight(high)}`;
+  }
+  var roundedBy = (round) => (value) => {
+    const unit = 10 ** (Math.floor(Math.log10(value)) - 1);
+    return readableWeight(round(value / unit) * unit);
+  };
+  var raisedWeight = roundedBy(Math.ceil);
+  var flooredWeight = roundedBy(Math.floor);
+
   // data/frame.js
   var TILE = 256;
   var FOLDED_LABEL = "[special]";
   var ROW_CACHE_SIZE = 256;
   var SMALL_MAP = 64;
-  var NEAR = 1e-3;
   var BRIGHT_SHARE = 0.99;
   async function frameOf(scene, state) {
     const part = scene.parts[state.part];
@@ -1748,9 +1784,9 @@
     const rows = axisOf(scene, state, site.query_sequence, shownCount);
     const columns = square ? rows : axisOf(scene, state, site.key_sequence, shownPositions(scene, state, site.key_sequence));
     const signed2 = site.kind === "signed";
-    const hasSpecial2 = [site.query_sequence, site.key_sequence].some((number) => scene.sequences[number].special.some(Boolean));
-    const isRenormalised = state.special === "hidden" && hasSpecial2 && !normed && !signed2 && site.kind !== "gate";
-    const frame = { rows, columns, signed: signed2, isGate: site.kind === "gate", square, isRenormalised, isNormed: normed };
+    const isRenormalised = dividesRows(scene, state, site) && !normed;
+    const measure = normed ? MEASURES.norms : isRenormalised ? MEASURES.shares : MEASURES.weights;
+    const frame = { rows, columns, signed: signed2, isGate: site.kind === "gate", square, measure, isRenormalised, isNormed: normed };
     const isLargestOfHeads = state.mode === "max" && !isOverLayers;
     const map = isLargestOfHeads ? await largestOfHeads(frame, scene, state) : reducedMap(frame, await mapOf(scene, state, siteNumber, isOverLayers));
     if (isOverLayers && state.mode === "max" && map.data && !isSelection(frame)) {
@@ -1760,18 +1796,34 @@
     if (map.data === null) return remoteFrame(frame, scene, state, map);
     return map.spans ? partialFrame(frame, map) : wholeFrame(frame, map);
   }
+  function dividesRows(scene, state, site) {
+    const hasSpecial2 = [site.query_sequence, site.key_sequence].some((number) => scene.sequences[number].special.some(Boolean));
+    return state.special === "hidden" && hasSpecial2 && !["signed", "gate"].includes(site.kind);
+  }
   async function headRow(scene, state, frame, layer, head, i) {
-    const members = frame.rows.members[i];
+    const queries = frame.rows.members[i];
     const number = scene.parts[state.part].sites[layer];
-    const stored = await scene.headRows(number, head, members);
-    if (!stored) return (await frameOf(scene, { ...state, layer, head, mode: "head" })).row(i);
-    const weights = frame.isNormed ? await Promise.all(stored.map((own) => normedRow(scene, number, head, own))) : stored;
-    const row = new Float32Array(frame.columns.labels.length);
-    frame.columns.members.forEach((keys, j) => {
-      for (const own of weights) for (const key of keys) row[j] += own[key] / members.length;
-    });
-    if (frame.isRenormalised) divideRows(row, row.length);
-    return row;
+    const stored = await scene.headRows(number, head, queries);
+    if (stored) {
+      const rows = frame.isNormed ? await Promise.all(stored.map((own2) => normedRow(scene, number, head, own2))) : stored;
+      return spansOf(frame, knownRows((query) => rows[queries.indexOf(query)]), rows[0].length, false).row(i);
+    }
+    const own = { ...state, layer, head, mode: "head" };
+    const map = await mapOf(scene, own, number, false);
+    if (map.data === null) {
+      const row = await remoteFrame({ ...frame }, scene, own, map).row(i);
+      return { low: row, high: row };
+    }
+    const { keys, data } = map;
+    return spansOf(frame, map.known ?? knownRows((query) => data.subarray(query * keys, (query + 1) * keys)), keys, false).row(i);
+  }
+  function knownRows(rowOf) {
+    return {
+      row(query, low, high) {
+        low.set(rowOf(query));
+        high.set(low);
+      }
+    };
   }
   function tileShape(frame, level, r, c) {
     const side = (count, place) => Math.min(TILE, Math.ceil(count / 2 ** level) - place * TILE);
@@ -1800,7 +1852,8 @@
     const whole = mergedWeights(map, frame.rows, frame.columns);
     if (frame.isRenormalised) divideRows(whole, frame.columns.labels.length);
     const spans = known && spansOf(frame, known, map.keys, false);
-    return { ...map, data: whole, spans, top: null, largest: null, received: null, count: null, mean: () => null };
+    const note = map.exact ? map.note : `for pairs of tokens, ${map.note}`;
+    return { ...map, data: whole, spans, note, top: null, largest: null, received: null, count: null, mean: () => null };
   }
   async function largestOfHeads(frame, scene, state) {
     const number = scene.parts[state.part].sites[state.layer];
@@ -2479,39 +2532,6 @@
     return [{ value: "", text: "All types" }, ...types];
   }
 
-  // data/numbers.js
-  function readableWeight(value) {
-    if (Number.isNaN(value)) return "not stored";
-    if (!Number.isFinite(value)) return String(value);
-    const size = Math.abs(value);
-    if (size === 0) return "0";
-    if (size < 1e-5) return value.toExponential(1);
-    if (size >= 1e3) return value.toFixed(0);
-    return String(Number(value.toPrecision(3)));
-  }
-  function shortestFloat(value) {
-    const float = Math.fround(value);
-    for (let digits = 6; digits < 9; digits += 1) {
-      const rounded = Number(float.toPrecision(digits));
-      if (Math.fround(rounded) === float) return String(rounded);
-    }
-    return String(Number(float.toPrecision(9)));
-  }
-  function markedWeight({ value, exact, low = value, high = value }) {
-    if (Number.isNaN(value)) return `not stored${low < high ? `: ${boundsText(low, high)}` : ""}`;
-    return exact ? shortestFloat(value) : `\u2248 ${shortestFloat(value)}`;
-  }
-  function boundsText(low, high) {
-    if (low > 0) return `from ${flooredWeight(low)} to ${raisedWeight(high)}`;
-    return low < 0 ? `at most \xB1${raisedWeight(high)}` : `at most ${raisedWeight(high)}`;
-  }
-  var roundedBy = (round) => (value) => {
-    const unit = 10 ** (Math.floor(Math.log10(value)) - 1);
-    return readableWeight(round(value / unit) * unit);
-  };
-  var raisedWeight = roundedBy(Math.ceil);
-  var flooredWeight = roundedBy(Math.floor);
-
   // controls/legend.js
   var MODE_PHRASES = { head: "head", mean: "mean of heads", max: "largest of heads", rollout: "rollout", relevance: "relevance" };
   var BAR = { width: 160, height: 1 };
@@ -2551,7 +2571,7 @@
   }
   function statusText(scene, state, frame) {
     const part = scene.parts[state.part];
-    if (state.view === "map") return mapStatus(scene, part, isNormed(scene, state));
+    if (state.view === "map") return mapStatus(scene, part, state);
     const words = [];
     if (scene.parts.length > 1) words.push(part.label);
     const isWhole = state.layer === "all";
@@ -2561,21 +2581,22 @@
     if (!frame) return words.join(" \xB7 ");
     words.push(`${frame.rows.labels.length} \xD7 ${frame.columns.labels.length}${state.unit === "words" ? " words" : ""}`);
     if (frame.isRenormalised) words.push("rows renormalised without special tokens");
-    if (frame.largest !== null) words.push(`largest ${measureName(frame.isNormed)} ${readableWeight(frame.largest)}`);
+    if (frame.largest !== null) words.push(`largest ${frame.measure} ${readableWeight(frame.largest)}`);
     if (frame.note) words.push(frame.note.replace(/\.$/, "").replace(/^[A-Z](?=[a-z])/, (letter) => letter.toLowerCase()));
     return words.join(" \xB7 ");
-  }
-  function measureName(normed) {
-    return normed ? "weight \xD7 length of the value" : "weight";
   }
   function headTypes(scene, part, state) {
     const type = scene.sites[part.sites[state.layer]]?.types?.[state.head];
     return type ? [type] : [];
   }
-  function mapStatus(scene, part, normed) {
+  function mapStatus(scene, part, state) {
+    const normed = isNormed(scene, state);
+    const renormalised = !normed && dividesRows(scene, state, scene.sites[part.sites[0]]);
+    const measure = normed ? MEASURES.norms : renormalised ? MEASURES.shares : MEASURES.weights;
+    const notes = [...renormalised ? ["rows renormalised without special tokens"] : [], ...state.colour === "log" ? ["logarithmic colours"] : []];
     const heads = part.sites.reduce((sum, number) => sum + scene.sites[number].heads, 0);
     const counted = (count, name) => `${count} ${name}${count === 1 ? "" : "s"}`;
-    return `${part.label} \xB7 ${counted(part.sites.length, layersName(scene, part))} \xB7 ${counted(heads, "head")} \xB7 each coloured from 0 to its own largest ${measureName(normed)}`;
+    return `${part.label} \xB7 ${counted(part.sites.length, layersName(scene, part))} \xB7 ${counted(heads, "head")} \xB7 ${["each coloured from 0 to its own largest " + measure, ...notes].join(" \xB7 ")}`;
   }
 
   // data/features.js
@@ -2620,25 +2641,27 @@
       const isPair = state.mode === "head" && state.layer !== "all" && queries.length === 1 && keys.length === 1;
       if (!isPair) return this.hide();
       const shown = this.shown = {};
-      let features = null;
+      let [features, weight] = [null, null];
       try {
+        weight = await frame.value(row, column);
         features = await pairFeatures(this.context.scene, state, queries[0], keys[0]);
       } catch {
         features = null;
       }
       if (shown !== this.shown) return void 0;
       if (!features) return this.hide();
-      this.fill(features, frame.rows.labels[row], frame.columns.labels[column]);
+      this.fill(features, frame.rows.labels[row], frame.columns.labels[column], weight.value === 0);
       return void 0;
     }
-    fill(features, query, key) {
+    fill(features, query, key, isNothing) {
       const score = features.reduce((total, product) => total + product, 0);
       const order = [...features.keys()].sort((a, b) => Math.abs(features[b]) - Math.abs(features[a]));
       const largest = Math.abs(features[order[0]]) || 1;
       const shown = order.slice(0, MOST_BARS);
       const rest = order.slice(MOST_BARS).reduce((total, feature) => total + features[feature], 0);
       const left = order.length > shown.length ? `, the other ${order.length - shown.length} together ${signed(rest)}` : "";
-      this.title.replaceChildren("Score of ", make("bdi", {}, visibleLabel(query)), " \u2192 ", make("bdi", {}, visibleLabel(key)), `: ${signed(score)}, the sum of query \xD7 key over ${features.length} features${left}`);
+      const name = isNothing ? ", which is masked or far below others, would be" : ":";
+      this.title.replaceChildren("Score of ", make("bdi", {}, visibleLabel(query)), " \u2192 ", make("bdi", {}, visibleLabel(key)), `${name} ${signed(score)}, the sum of query \xD7 key over ${features.length} features${left}`);
       this.bars.replaceChildren(...shown.map((feature) => barOf2(feature, features[feature], largest)));
       this.element.hidden = false;
     }
@@ -2825,12 +2848,12 @@
   // export/files.js
   var PNG_SCALE = 2;
   var ROWS_BETWEEN_PAUSES = 32;
-  function exportName(state, scene, extension) {
+  function exportName(state, scene, extension, measure = null) {
     const parts = ["regard"];
     const part = scene.parts[state.part];
     if (part && scene.parts.length > 1) parts.push(part.name);
     const isAllHeads = state.view === "map" && !extension.endsWith("csv");
-    parts.push(...isAllHeads ? [] : weightsName(state, scene, part), state.view);
+    parts.push(...isAllHeads ? [] : weightsName(state, scene, part), ...measure ? [measure] : [], state.view);
     return `${parts.map(fileNamePart).filter(Boolean).join("-")}.${extension}`;
   }
   function weightsName(state, scene, part) {
@@ -2873,7 +2896,9 @@
   async function exportCsv(frame, state, scene, progress) {
     const rows = shownRows(frame, state);
     const keyFields = frame.columns.labels.map((label, column) => `${column},${csvField(label)}`);
-    const parts = ["query,query_token,key,key_token,weight\r\n"];
+    const measure = frame.measure.replace("\xD7", "times");
+    const parts = [`query,query_token,key,key_token,${measure.replaceAll(" ", "_")}\r
+`];
     for (const [done, row] of rows.entries()) {
       parts.push(csvRow(row, csvField(frame.rows.labels[row]), keyFields, await frame.row(row)));
       if (done % ROWS_BETWEEN_PAUSES === 0) {
@@ -2883,7 +2908,7 @@
     }
     progress(rows.length, rows.length);
     const extension = frame.partial ? "stored.csv" : "csv";
-    downloadBlob(new Blob(parts, { type: "text/csv;charset=utf-8" }), exportName(state, scene, extension));
+    downloadBlob(new Blob(parts, { type: "text/csv;charset=utf-8" }), exportName(state, scene, extension, measure === MEASURES.weights ? null : measure));
   }
   function csvRow(row, rowField, keyFields, weights) {
     let text = "";
@@ -3276,7 +3301,7 @@
       if (isNew) this.paint();
       if (patch === null || !this.values) return this.context.tooltip.hide();
       const weight = await this.exactWeight(patch);
-      if (patch === this.cursor) this.context.tooltip.show(event.clientX, event.clientY, [patchName(this.grid, patch), { text: markedWeight(weight), kind: "number" }]);
+      if (patch === this.cursor) this.context.tooltip.show(event.clientX, event.clientY, [patchName(this.grid, patch), { text: measuredWeight(this.frame, weight), kind: "number" }]);
     }
     exactWeight(patch) {
       const token = this.patches.tokens[patch];
@@ -3544,7 +3569,7 @@
     const weight = await view.frame.value(row, column);
     if (view.hover?.token !== hover.token || view.hover.side !== hover.side) return;
     const names = `${isolated(view.frame.rows.labels[row])} \u2192 ${isolated(view.frame.columns.labels[column])}`;
-    view.context.tooltip.show(event.clientX, event.clientY, [names, { text: markedWeight(weight), kind: "number" }]);
+    view.context.tooltip.show(event.clientX, event.clientY, [names, { text: measuredWeight(view.frame, weight), kind: "number" }]);
   }
   function focusToken(view, event) {
     const token = tokenAt(event.target);
@@ -3643,7 +3668,6 @@
   }
 
   // views/lines/weights.js
-  var NEAR2 = 1e-3;
   var MOST_CUT = 256;
   var LINE_ENDS = { left: "row", right: "column" };
   var FrameWeights = class {
@@ -3669,7 +3693,7 @@
       const weights = this.of(side, token);
       if (!weights || !this.frame.partial) return weights;
       const highest = this.frame.highest(LINE_ENDS[side], token);
-      return weights.map((weight) => Math.abs(weight) + NEAR2 < highest ? NaN : weight);
+      return weights.map((weight) => Math.abs(weight) + NEAR < highest ? NaN : weight);
     }
     ask(side, token, key) {
       const request = side === "left" ? this.frame.row(token) : this.frame.column(token);
@@ -4167,7 +4191,8 @@
         button.classList.toggle("is-left", this.columns[side].place === "left");
         if (!tokens.length) continue;
         button.goal = { side, token: tokens[0] };
-        button.textContent = `${way === "above" ? "\u2191" : "\u2193"} ${visibleLabel(this.axis(side).labels[tokens[0]])}${tokens.length > 1 ? ` and ${tokens.length - 1} more` : ""}`;
+        const label = make("bdi", {}, visibleLabel(this.axis(side).labels[tokens[0]]));
+        button.replaceChildren(way === "above" ? "\u2191 " : "\u2193 ", label, tokens.length > 1 ? ` and ${tokens.length - 1} more` : "");
       }
     }
     tokensBeyond(active, side, offsets, height) {
@@ -4189,8 +4214,8 @@
       const { parts, state, frame } = this;
       const count = active?.tokens.length ?? 0;
       const axis = active?.side === "right" ? frame.columns : frame.rows;
-      const subject = count === 1 ? `weights of \u201C${withoutControls(visibleLabel(axis.labels[active.tokens[0]]))}\u201D` : `mean weights of ${count} ${unitName(state)}s`;
-      for (const side of LINE_SIDES) parts.captions[side].textContent = sideWeights?.side === side ? subject : `${unitName(state)}s ${SIDE_ROLES[side]}`;
+      const subject = count === 1 ? [`${frame.measure} of \u201C`, make("bdi", {}, visibleLabel(axis.labels[active.tokens[0]])), "\u201D"] : [`${frame.measure}, mean of ${count} ${unitName(state)}s`];
+      for (const side of LINE_SIDES) parts.captions[side].replaceChildren(...sideWeights?.side === side ? subject : [`${unitName(state)}s ${SIDE_ROLES[side]}`]);
       parts.pin.disabled = parts.clear.disabled = state.selected.length === 0;
       parts.pin.setAttribute("aria-pressed", state.pinned && state.selected.length > 0);
       parts.hint.textContent = this.hint(state);
@@ -4321,15 +4346,18 @@
   async function headPicture(scene, state, layer, head) {
     const number = scene.parts[state.part].sites[layer];
     const site = scene.sites[number];
-    if (!isFollowed(scene, state, site)) return { ...await thumbnail(scene, number, head), peak: 255 };
+    if (!isFollowed(scene, state, site)) return { ...await thumbnail(scene, number, head), peak: 255, signed: false };
     const frame = await headFrame(scene, state, layer, head);
     const level = frame.levels - 1;
     const data = await frame.tile(level, 0, 0);
     const [height, width] = tileShape(frame, level, 0, 0);
-    return { data, height, width, peak: data.reduce((peak, weight) => Math.max(peak, Math.abs(weight)), 0) };
+    return { data, height, width, peak: data.reduce((peak, weight) => Math.max(peak, Math.abs(weight)), 0), signed: frame.signed };
   }
   function headFrame(scene, state, layer, head) {
     return frameOf(scene, { ...state, layer, head, mode: "head" });
+  }
+  function pictureState(scene, state, site) {
+    return isFollowed(scene, state, site) ? state : { ...state, unit: "pieces", special: "shown", step: null };
   }
   function isFollowed(scene, state, site) {
     const longest = Math.max(site.queries, site.keys);
@@ -4342,7 +4370,7 @@
   // views/map/heads_grid.js
   var MOST_IN_RAIL_ROW = 9;
   function createHeadsGrid(host, context, kind, choose) {
-    const grid = make("div", { class: `heads heads-${kind}`, role: "grid", "aria-label": "Heads by layer" });
+    const grid = make("div", { class: `heads heads-${kind}`, role: "grid" });
     host.append(grid);
     const cells = /* @__PURE__ */ new Map();
     const watcher = new IntersectionObserver((entries) => {
@@ -4359,6 +4387,7 @@
       async update(state, ranking = null) {
         const { scene } = context;
         model.state = kind === "rail" ? { ...initialState(), part: state.part } : state;
+        grid.setAttribute("aria-label", `Heads by ${model.state.sort === "pair" ? "chosen words" : model.state.sort}`);
         model.rows = arrangedHeads(scene, model.state, ranking);
         const shape = gridShape(scene, model.state.part, model.rows);
         const key = pictureKey(scene, model.state);
@@ -4384,7 +4413,6 @@
     model.watcher.disconnect();
     for (const cell of model.cells.values()) {
       cell.isRequested = false;
-      cell.frame = null;
       model.watcher.observe(cell.button);
     }
   }
@@ -4431,8 +4459,8 @@
       title: model.kind === "rail" ? `head ${head}${type ? ` \xB7 ${typeTitle(type)}` : ""}` : null,
       onclick: () => model.choose(layer, head)
     }, canvas);
+    const number = sort === "layer" ? `${head}` : `${site.label ?? site.layer ?? layer}\xB7${head}`;
     if (model.kind === "map") {
-      const number = sort === "layer" ? `${head}` : `${site.label ?? site.layer ?? layer}\xB7${head}`;
       const title = typeTitle(type);
       const captions = [
         make("span", { class: "thumb-head" }, number),
@@ -4445,7 +4473,7 @@
       const text = withoutControls(captions.map((caption) => caption.textContent).filter(Boolean).join(" "));
       button.setAttribute("aria-label", sort === "layer" ? `${name}, head ${text}` : `${name}, head ${head}: ${text}`);
     }
-    model.cells.set(place, { model, site, layer, head, row, column, button, canvas, data: null, frame: null, painted: null, isRequested: false });
+    model.cells.set(place, { model, site, layer, head, number, note: value || headType(type), row, column, button, canvas, data: null, painted: null, isRequested: false });
     return make("div", { role: "gridcell", class: "heads-cell" }, button);
   }
   function drawCell(cell) {
@@ -4471,12 +4499,11 @@
     const look = `${colours.theme} ${state.colour}`;
     if (!cell.data || cell.painted === look) return;
     cell.painted = look;
-    const { data, height, width, peak } = cell.data;
+    const { data, height, width, peak, signed: signed2 } = cell.data;
     if (height === 0 || width === 0) return;
     cell.canvas.width = width;
     cell.canvas.height = height;
     const pixels = new ImageData(width, height);
-    const signed2 = peak !== 255 && cell.site.kind === "signed";
     paintWeights(pixels, data, peak, state.colour, signed2, colours);
     cell.canvas.getContext("2d").putImageData(pixels, 0, 0);
     cell.canvas.classList.toggle("pixelated", width <= 40 && height <= 40);
@@ -4534,27 +4561,29 @@
   async function rankedByPair(scene, state, frame) {
     const [query, key] = state.pair;
     const i = indexOfPosition(frame.rows, query);
-    const j = key === void 0 ? -1 : indexOfPosition(frame.columns, key);
+    const keys = key === void 0 ? otherWords(frame, i) : [indexOfPosition(frame.columns, key)];
     const matches = [];
     for (const [layer, number] of scene.parts[state.part].sites.entries()) {
       const heads = Array.from({ length: scene.sites[number].heads }, (_, head) => head);
-      const rows = await Promise.all(heads.map((head) => i < 0 ? null : headRow(scene, state, frame, layer, head, i)));
-      heads.forEach((head) => matches.push({ layer, head, ...matchOfRow(rows[head], frame, i, key === void 0 ? null : j) }));
+      const rows = await Promise.all(heads.map((head) => headRow(scene, state, frame, layer, head, i)));
+      heads.forEach((head) => {
+        const { best, weight, most } = strongestOf(rows[head], keys);
+        const partner = key === void 0 && weight ? frame.columns.labels[best] : null;
+        matches.push({ layer, head, weight, most, isNormed: frame.isNormed, partner });
+      });
     }
     return matches.sort((a, b) => (b.weight ?? -1) - (a.weight ?? -1));
   }
-  function matchOfRow(row, frame, i, key) {
-    const j = !row ? -1 : key ?? strongestPartner(row, frame, i);
-    const weight = j >= 0 && Number.isFinite(row[j]) ? row[j] : null;
-    return { weight, isNormed: frame.isNormed, partner: key === null && weight !== null ? frame.columns.labels[j] : null };
+  function otherWords({ square, columns }, i) {
+    return columns.labels.map((_, j) => j).filter((j) => !(square && j === i) && !columns.special[j]);
   }
-  function strongestPartner(row, frame, i) {
-    let best = -1;
-    for (let j = 0; j < row.length; j += 1) {
-      const isOwn = frame.square && j === i;
-      if (!isOwn && !frame.columns.special[j] && Number.isFinite(row[j]) && (best < 0 || row[j] > row[best])) best = j;
-    }
-    return best;
+  function strongestOf({ low, high }, keys) {
+    if (!keys.length) return { best: -1, weight: 0, most: 0 };
+    const best = keys.reduce((strongest2, j) => low[j] > low[strongest2] ? j : strongest2);
+    const isClear = keys.every((j) => j === best || high[j] <= low[best]);
+    const weight = isClear ? knownWeight(low[best], high[best]) : NaN;
+    const most = keys.reduce((largest, j) => Math.max(largest, high[j]), -Infinity);
+    return { best, weight: Number.isNaN(weight) ? null : weight, most };
   }
   function indexOfPosition(axis, position) {
     return axis.members.findIndex((members) => members.includes(position));
@@ -4626,7 +4655,7 @@
       return this.choose(isSecond ? [query, position] : [position]);
     }
     choose(pair) {
-      this.context.store.set({ pair, sort: pair.length ? "pair" : "layer" });
+      this.context.store.set(pair.length ? { pair, sort: "pair" } : { pair });
     }
     move(event) {
       const step = STEPS2[event.key];
@@ -4640,30 +4669,47 @@
       next.tabIndex = 0;
       next.focus();
     }
-    /** The strongest head in words, or what can be done. */
+    /** The strongest head in words, or what can be done; without a ranking a chosen word is not shown. */
     tell(ranking, nameOf) {
+      this.finding.replaceChildren(...this.sentences(ranking, nameOf));
+      if (ranking) this.context.announce(withoutControls(this.finding.textContent));
+    }
+    sentences(ranking, nameOf) {
       const { state, frame } = this;
       const [query, key] = state.pair;
       const unit = unitName(state);
-      const label = (axis, position) => visibleLabel(axis.labels[indexOfPosition(axis, position)] ?? "");
       if (query === void 0) {
         const keys = frame.square ? `then another for what it gives that ${unit}` : `then one of the other text for what it gives that`;
-        this.finding.textContent = `Choose a ${unit} to see which heads attend from it most clearly, ${keys}.`;
-        return;
+        return [`Choose a ${unit} to see which heads attend from it most clearly, ${keys}.`];
       }
-      const best = ranking[0];
-      const partner = key === void 0 ? best?.partner : label(frame.columns, key);
-      if (!best || best.weight === null || !partner) {
-        this.finding.textContent = key === void 0 ? `No head attends from \u201C${withoutControls(label(frame.rows, query))}\u201D to another ${unit}.` : "This pair is not stored in any head, or not shown.";
-        return;
-      }
-      const missing = ranking.filter(({ weight }) => weight === null).length;
-      const note = missing ? ` In ${missing} head${missing === 1 ? "" : "s"} this pair is not stored.` : "";
+      const hidden = this.hiddenToken();
+      if (hidden !== null) return ["\u201C", bdi(hidden), "\u201D is not shown."];
+      const [from, to] = [frame.rows.labels[indexOfPosition(frame.rows, query)], key === void 0 ? null : frame.columns.labels[indexOfPosition(frame.columns, key)]];
+      const [best] = ranking;
+      const open = ranking.filter(({ weight }) => weight === null);
+      if (best.weight === null && to === null) return ["The largest weight from \u201C", bdi(from), `\u201D to another ${unit} is not stored in any head.`];
+      if (best.weight === null) return ["What \u201C", bdi(from), "\u201D gives \u201C", bdi(to), "\u201D is not stored in any head."];
+      if (best.weight === 0 && to === null && !open.length) return ["No head attends from \u201C", bdi(from), `\u201D to another ${unit}.`];
+      const isLess = open.every(({ most }) => most <= best.weight);
+      const note = open.length ? ` In ${open.length} head${open.length === 1 ? "" : "s"} this is not stored${isLess ? "" : ", and may be more"}.` : "";
       const share = frame.isRenormalised ? ", of its row renormalised without special tokens" : "";
-      this.finding.replaceChildren(make("bdi", {}, label(frame.rows, query)), " \u2192 ", make("bdi", {}, visibleLabel(partner)), ` ${pairText(best.weight, frame.isNormed)}${frame.isNormed ? " as weight \xD7 length of the value" : ""} in ${nameOf(best)}${share}.${note}`);
-      this.context.announce(withoutControls(this.finding.textContent));
+      const partner = to ?? best.partner;
+      const pair = partner === null ? [bdi(from), ` \u2192 no other ${unit}`] : [bdi(from), " \u2192 ", bdi(partner), ` ${pairText(best.weight, frame.isNormed)}${frame.isNormed ? ` as ${frame.measure}` : ""}`];
+      return [...pair, ` in ${nameOf(best)}${share}.${note}`];
+    }
+    /** The first of the chosen tokens that is not shown; null where both are. */
+    hiddenToken() {
+      const { state, frame } = this;
+      const { scene } = this.context;
+      const site = scene.sites[scene.parts[state.part].sites[0]];
+      const sides = [[frame.rows, site.query_sequence], [frame.columns, site.key_sequence]];
+      const index = state.pair.findIndex((position, side) => indexOfPosition(sides[side][0], position) < 0);
+      return index < 0 ? null : scene.sequences[sides[index][1]].tokens[state.pair[index]];
     }
   };
+  function bdi(label) {
+    return make("bdi", {}, visibleLabel(label));
+  }
   function textOf(side, axis, isOnly) {
     const name = axis.name ?? (isOnly ? null : side === "query" ? "Queries" : "Keys");
     const words = axis.labels.map((label, index) => make("button", {
@@ -4716,7 +4762,7 @@
       const frame = await headFrame(scene, state, 0, 0);
       if (this.state !== state) return;
       this.sentence.show(frame, state);
-      const ranking = state.pair.length ? await this.rank(scene, state, frame) : null;
+      const ranking = state.pair.length && this.sentence.hiddenToken() === null ? await this.rank(scene, state, frame) : null;
       if (this.state !== state) return;
       this.sentence.tell(ranking, ({ layer, head }) => `${layerName(scene, state.part, layer).toLowerCase()} head ${head}`);
       await this.heads.update(state, ranking);
@@ -4728,12 +4774,12 @@
       return this.ranked.ranking;
     }
     open(layer, head) {
-      const { scene, store, announce } = this.context;
-      const rows = this.sentence.frame?.rows;
+      const { scene, store, take, announce } = this.context;
+      const opened = { layer, head, mode: "head", view: "matrix" };
       const [query] = store.get().pair;
-      const row = query === void 0 ? -1 : rows.members.findIndex((members) => members.includes(query));
-      const chosen = row < 0 ? {} : { selected: [row], direction: "from" };
-      store.set({ layer, head, mode: "head", view: "matrix", ...chosen });
+      const row = query === void 0 ? -1 : indexOfPosition(this.sentence.frame.rows, query);
+      if (row < 0) store.set(opened);
+      else take({ ...opened, selected: [row], direction: "from", hidden: [], zoom: null });
       announce(`${layerName(scene, store.get().part, layer)}, head ${head}, opened as a matrix`);
     }
     clear() {
@@ -4748,19 +4794,26 @@
       const box = canvas?.getBoundingClientRect();
       const [x, y] = box ? [(event.clientX - box.x) / box.width, (event.clientY - box.y) / box.height] : [-1, -1];
       if (!cell || x < 0 || y < 0 || x >= 1 || y >= 1) return this.leave();
-      cell.frame ??= headFrame(this.context.scene, this.state, cell.layer, cell.head);
       const here = `${cell.layer}-${cell.head} ${event.clientX} ${event.clientY}`;
       this.pointed = here;
-      const frame = await cell.frame;
+      const frame = await this.frameUnder(cell);
       const [i, j] = [Math.floor(y * frame.rows.labels.length), Math.floor(x * frame.columns.labels.length)];
       const weight = await frame.value(i, j);
       if (this.pointed !== here) return void 0;
       const { part } = this.state;
       return this.context.tooltip.show(event.clientX, event.clientY, [
         `${isolated(frame.rows.labels[i])} \u2192 ${isolated(frame.columns.labels[j])}`,
-        { text: `${markedWeight(weight)}${frame.isNormed ? " with \xD7 value" : ""}`, kind: "number" },
+        { text: measuredWeight(frame, weight), kind: "number" },
         { text: `${layerName(this.context.scene, part, cell.layer)} \xB7 head ${cell.head}`, kind: "muted" }
       ]);
+    }
+    /** The frame of the head under the pointer; that of another is not kept, as it may be large. */
+    frameUnder(cell) {
+      const [{ scene }, { state, hovered }] = [this.context, this];
+      if (hovered?.cell !== cell || hovered.state !== state || hovered.scene !== scene) {
+        this.hovered = { cell, state, scene, frame: headFrame(scene, pictureState(scene, state, cell.site), cell.layer, cell.head) };
+      }
+      return this.hovered.frame;
     }
     leave() {
       this.pointed = "";
@@ -4789,11 +4842,11 @@
     const place = `x="${x}" y="${y}" width="${side}" height="${side}"`;
     const rendering = cell.canvas.classList.contains("pixelated") ? "pixelated" : "auto";
     const image = source ? `<image ${place} preserveAspectRatio="none" image-rendering="${rendering}" href="${source}"/>` : `<rect ${place} fill="${colours.line}"/>`;
-    const [number, type] = [".thumb-head", ".thumb-type"].map((name) => svgEscape(cell.button.querySelector(name).textContent));
+    const [number, note] = [cell.number, cell.note].map(svgEscape);
     return [
       image,
       `<text x="${x}" y="${y + side + 14}" font-size="11" fill="${colours.ink}">${number}</text>`,
-      `<text x="${x + side}" y="${y + side + 14}" font-size="11" text-anchor="end" fill="${colours.muted}">${type}</text>`
+      `<text x="${x + side}" y="${y + side + 14}" font-size="11" text-anchor="end" fill="${colours.muted}">${note}</text>`
     ];
   }
 
@@ -5563,11 +5616,11 @@
       const y = box.top + this.plot.y + (cell.row + 1 - layout.camera.top) * layout.camera.scaleY;
       this.context.tooltip.show(x, y, [
         { text: `${isolated(query)} \u2192 ${isolated(key)}`, kind: "strong" },
-        { text: markedWeight(weight), kind: "number" },
+        { text: measuredWeight(this.frame, weight), kind: "number" },
         ...weight.mean ? [{ text: `mean of ${weight.mean.side} \xD7 ${weight.mean.side}: \u2248 ${readableWeight(weight.mean.value)}`, kind: "muted" }] : [],
         { text: `query ${cell.row} \xB7 key ${cell.column}`, kind: "muted" }
       ]);
-      if (spoken) this.context.announce(`${query} to ${key}: ${weight.exact || Number.isNaN(weight.value) ? "" : "about "}${readableWeight(weight.value)}`);
+      if (spoken) this.context.announce(`${withoutControls(query)} to ${withoutControls(key)}: ${weight.exact || Number.isNaN(weight.value) ? "" : "about "}${readableWeight(weight.value)}`);
     }
     dropCell() {
       this.cell = null;
@@ -5638,7 +5691,6 @@
   // views/text/text_view.js
   var SHORT_TEXT = 40;
   var MOST_NAMED = 6;
-  var NEAR3 = 1e-3;
   function createTextView(host, context) {
     const view = new TextView(host, context);
     return {
@@ -5817,7 +5869,7 @@
     /** Whether no weight that is not stored may be larger. */
     isLargestKnown(chosen, isFrom) {
       if (!this.frame.partial) return true;
-      return chosen.length === 1 && this.weights.largest + NEAR3 >= this.frame.highest(isFrom ? "row" : "column", chosen[0]);
+      return chosen.length === 1 && this.weights.largest + NEAR >= this.frame.highest(isFrom ? "row" : "column", chosen[0]);
     }
     choose(side, index, event) {
       const { state } = this;
@@ -5860,8 +5912,9 @@
       const position = `position ${this.axis(side).members[index].join(", ")}`;
       if (this.weights?.side !== side) return position;
       const chosen = this.validSelection();
-      if (chosen.length === 0) return `mean over all words \xB7 ${position}`;
-      return `${chosen.length > 1 ? "sum over chosen words" : "weight"} \xB7 ${position}`;
+      const { measure } = this.frame;
+      if (chosen.length === 0) return `${measure}, mean over all words \xB7 ${position}`;
+      return `${measure}${chosen.length > 1 ? ", sum over chosen words" : ""} \xB7 ${position}`;
     }
     setCurrent(side, index) {
       const words = this.words[side].length ? this.words[side] : this.words.row;
@@ -6015,6 +6068,7 @@
       this.context.flip = this.page.flip;
       this.context.setAll = this.page.setAll;
       this.context.exported = () => this.page.columnOf(this.page.active()?.store);
+      this.context.take = (patch) => this.take(patch);
       this.context.legend = (scale) => this.showLegend(scale);
       this.build(host);
       this.stop = this.store.subscribe((state, changed) => this.follow(state, changed));
@@ -6142,7 +6196,7 @@
       const { view } = this;
       this.hideProblem();
       this.status.textContent = statusText(this.context.scene, state, null);
-      this.legend.show(1, false, "linear", this.context.palette(), ["0", "", "largest of each head"]);
+      this.legend.show(1, false, state.colour, this.context.palette(), [state.colour === "log" ? `\u2264 ${weightAtShare(0, 1, "log")} of it` : "0", "", "largest of each head"]);
       try {
         await view.update(null, state);
       } catch (problem) {

@@ -1,7 +1,8 @@
 // The colour scale with its numbers, and the line that says what is shown.
 
+import { dividesRows } from "../data/frame.js";
 import { isNormed } from "../data/norms.js";
-import { readableWeight } from "../data/numbers.js";
+import { MEASURES, readableWeight } from "../data/numbers.js";
 import { layerName, layersName } from "../data/scene.js";
 import { weightAtShare, weightColour } from "../drawing/colour.js";
 import { make } from "../drawing/elements.js";
@@ -50,7 +51,7 @@ function weightOnBar(share, peak, colour, signed) {
 /** What is shown, in one line. */
 export function statusText(scene, state, frame) {
   const part = scene.parts[state.part];
-  if (state.view === "map") return mapStatus(scene, part, isNormed(scene, state));
+  if (state.view === "map") return mapStatus(scene, part, state);
   const words = [];
   if (scene.parts.length > 1) words.push(part.label);
   const isWhole = state.layer === "all";
@@ -60,13 +61,9 @@ export function statusText(scene, state, frame) {
   if (!frame) return words.join(" · ");
   words.push(`${frame.rows.labels.length} × ${frame.columns.labels.length}${state.unit === "words" ? " words" : ""}`);
   if (frame.isRenormalised) words.push("rows renormalised without special tokens");
-  if (frame.largest !== null) words.push(`largest ${measureName(frame.isNormed)} ${readableWeight(frame.largest)}`);
+  if (frame.largest !== null) words.push(`largest ${frame.measure} ${readableWeight(frame.largest)}`);
   if (frame.note) words.push(frame.note.replace(/\.$/, "").replace(/^[A-Z](?=[a-z])/, (letter) => letter.toLowerCase()));
   return words.join(" · ");
-}
-
-function measureName(normed) {
-  return normed ? "weight × length of the value" : "weight";
 }
 
 function headTypes(scene, part, state) {
@@ -74,8 +71,12 @@ function headTypes(scene, part, state) {
   return type ? [type] : [];
 }
 
-function mapStatus(scene, part, normed) {
+function mapStatus(scene, part, state) {
+  const normed = isNormed(scene, state);
+  const renormalised = !normed && dividesRows(scene, state, scene.sites[part.sites[0]]);
+  const measure = normed ? MEASURES.norms : renormalised ? MEASURES.shares : MEASURES.weights;
+  const notes = [...(renormalised ? ["rows renormalised without special tokens"] : []), ...(state.colour === "log" ? ["logarithmic colours"] : [])];
   const heads = part.sites.reduce((sum, number) => sum + scene.sites[number].heads, 0);
   const counted = (count, name) => `${count} ${name}${count === 1 ? "" : "s"}`;
-  return `${part.label} · ${counted(part.sites.length, layersName(scene, part))} · ${counted(heads, "head")} · each coloured from 0 to its own largest ${measureName(normed)}`;
+  return `${part.label} · ${counted(part.sites.length, layersName(scene, part))} · ${counted(heads, "head")} · ${["each coloured from 0 to its own largest " + measure, ...notes].join(" · ")}`;
 }

@@ -33,26 +33,28 @@ class PairPanel {
     const isPair = state.mode === "head" && state.layer !== "all" && queries.length === 1 && keys.length === 1;
     if (!isPair) return this.hide();
     const shown = (this.shown = {});
-    let features = null;
+    let [features, weight] = [null, null];
     try {
+      weight = await frame.value(row, column);
       features = await pairFeatures(this.context.scene, state, queries[0], keys[0]);
     } catch {
       features = null; // the server says that scores are made in another way
     }
     if (shown !== this.shown) return undefined;
     if (!features) return this.hide();
-    this.fill(features, frame.rows.labels[row], frame.columns.labels[column]);
+    this.fill(features, frame.rows.labels[row], frame.columns.labels[column], weight.value === 0);
     return undefined;
   }
 
-  fill(features, query, key) {
+  fill(features, query, key, isNothing) {
     const score = features.reduce((total, product) => total + product, 0);
     const order = [...features.keys()].sort((a, b) => Math.abs(features[b]) - Math.abs(features[a]));
     const largest = Math.abs(features[order[0]]) || 1;
     const shown = order.slice(0, MOST_BARS);
     const rest = order.slice(MOST_BARS).reduce((total, feature) => total + features[feature], 0);
     const left = order.length > shown.length ? `, the other ${order.length - shown.length} together ${signed(rest)}` : "";
-    this.title.replaceChildren("Score of ", make("bdi", {}, visibleLabel(query)), " → ", make("bdi", {}, visibleLabel(key)), `: ${signed(score)}, the sum of query × key over ${features.length} features${left}`);
+    const name = isNothing ? ", which is masked or far below others, would be" : ":";
+    this.title.replaceChildren("Score of ", make("bdi", {}, visibleLabel(query)), " → ", make("bdi", {}, visibleLabel(key)), `${name} ${signed(score)}, the sum of query × key over ${features.length} features${left}`);
     this.bars.replaceChildren(...shown.map((feature) => barOf(feature, features[feature], largest)));
     this.element.hidden = false;
   }

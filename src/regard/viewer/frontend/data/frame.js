@@ -1,13 +1,13 @@
 // What is shown now: a map over pieces or words, special tokens shown or folded, some steps of it.
 
 import { isNormed, normedMap, normedRow } from "./norms.js";
+import { MEASURES, NEAR } from "./numbers.js";
 
 export const TILE = 256; // cells of a side
 
 const FOLDED_LABEL = "[special]";
 const ROW_CACHE_SIZE = 256; // of a server's map
 const SMALL_MAP = 64; // rows and columns up to which colours reach to the largest weight
-const NEAR = 1e-3; // within which a weight is told
 const BRIGHT_SHARE = 0.99; // of larger maps, the share of cells whose colours differ
 
 /** The frame of a scene in a state; an error says what is not there. */
@@ -23,9 +23,9 @@ export async function frameOf(scene, state) {
   const rows = axisOf(scene, state, site.query_sequence, shownCount);
   const columns = square ? rows : axisOf(scene, state, site.key_sequence, shownPositions(scene, state, site.key_sequence));
   const signed = site.kind === "signed";
-  const hasSpecial = [site.query_sequence, site.key_sequence].some((number) => scene.sequences[number].special.some(Boolean));
-  const isRenormalised = state.special === "hidden" && hasSpecial && !normed && !signed && site.kind !== "gate";
-  const frame = { rows, columns, signed, isGate: site.kind === "gate", square, isRenormalised, isNormed: normed };
+  const isRenormalised = dividesRows(scene, state, site) && !normed;
+  const measure = normed ? MEASURES.norms : isRenormalised ? MEASURES.shares : MEASURES.weights;
+  const frame = { rows, columns, signed, isGate: site.kind === "gate", square, measure, isRenormalised, isNormed: normed };
   const isLargestOfHeads = state.mode === "max" && !isOverLayers;
   const map = isLargestOfHeads ? await largestOfHeads(frame, scene, state) : reducedMap(frame, await mapOf(scene, state, siteNumber, isOverLayers));
   if (isOverLayers && state.mode === "max" && map.data && !isSelection(frame)) {
@@ -36,19 +36,42 @@ export async function frameOf(scene, state) {
   return map.spans ? partialFrame(frame, map) : wholeFrame(frame, map);
 }
 
-/** One row of a head in a state, of axes that a frame of the same state has: not all of a long map is made for it. */
+/** Whether rows of weights are shown as shares of what is left of them, since special tokens are hidden. */
+export function dividesRows(scene, state, site) {
+  const hasSpecial = [site.query_sequence, site.key_sequence].some((number) => scene.sequences[number].special.some(Boolean));
+  return state.special === "hidden" && hasSpecial && !["signed", "gate"].includes(site.kind);
+}
+
+/**
+ * The least and the most that the weights of one row of a head may be, of axes that a frame of the same state has: not all
+ * of a long map is made for it.
+ */
 export async function headRow(scene, state, frame, layer, head, i) {
-  const members = frame.rows.members[i];
+  const queries = frame.rows.members[i];
   const number = scene.parts[state.part].sites[layer];
-  const stored = await scene.headRows(number, head, members);
-  if (!stored) return (await frameOf(scene, { ...state, layer, head, mode: "head" })).row(i);
-  const weights = frame.isNormed ? await Promise.all(stored.map((own) => normedRow(scene, number, head, own))) : stored;
-  const row = new Float32Array(frame.columns.labels.length);
-  frame.columns.members.forEach((keys, j) => {
-    for (const own of weights) for (const key of keys) row[j] += own[key] / members.length;
-  });
-  if (frame.isRenormalised) divideRows(row, row.length);
-  return row;
+  const stored = await scene.headRows(number, head, queries);
+  if (stored) {
+    const rows = frame.isNormed ? await Promise.all(stored.map((own) => normedRow(scene, number, head, own))) : stored;
+    return spansOf(frame, knownRows((query) => rows[queries.indexOf(query)]), rows[0].length, false).row(i);
+  }
+  const own = { ...state, layer, head, mode: "head" };
+  const map = await mapOf(scene, own, number, false);
+  if (map.data === null) {
+    const row = await remoteFrame({ ...frame }, scene, own, map).row(i);
+    return { low: row, high: row };
+  }
+  const { keys, data } = map;
+  return spansOf(frame, map.known ?? knownRows((query) => data.subarray(query * keys, (query + 1) * keys)), keys, false).row(i);
+}
+
+/** What is known of rows of which every weight is. */
+function knownRows(rowOf) {
+  return {
+    row(query, low, high) {
+      low.set(rowOf(query));
+      high.set(low);
+    },
+  };
 }
 
 /**
@@ -89,7 +112,8 @@ function reducedMap(frame, map) {
   const whole = mergedWeights(map, frame.rows, frame.columns);
   if (frame.isRenormalised) divideRows(whole, frame.columns.labels.length);
   const spans = known && spansOf(frame, known, map.keys, false);
-  return { ...map, data: whole, spans, top: null, largest: null, received: null, count: null, mean: () => null };
+  const note = map.exact ? map.note : `for pairs of tokens, ${map.note}`; // sums and shares are not as near
+  return { ...map, data: whole, spans, note, top: null, largest: null, received: null, count: null, mean: () => null };
 }
 
 /** The largest over the heads of a layer: words are merged and rows divided in each head before, as a sum of largest weights is no weight. */
@@ -211,7 +235,7 @@ function partialFrame(frame, map) {
 }
 
 /** A weight that lies between two numbers, where they tell it to a thousandth, else NaN. */
-function knownWeight(low, high) {
+export function knownWeight(low, high) {
   if (low === high) return low;
   return low > 0 && high - low <= NEAR ? (low + high) / 2 : NaN;
 }

@@ -1,5 +1,11 @@
 // Weights as text: short for reading, whole for telling two of them apart.
 
+/** Within which a weight is told. */
+export const NEAR = 1e-3;
+
+/** What the numbers of a frame are. */
+export const MEASURES = { weights: "weight", shares: "share without special tokens", norms: "weight × length of the value" };
+
 /** A weight as people read it: three significant digits, no exponent above one in a hundred thousand. */
 export function readableWeight(value) {
   if (Number.isNaN(value)) return "not stored";
@@ -28,6 +34,11 @@ export function shortestFloat(value) {
 export function markedWeight({ value, exact, low = value, high = value }) {
   if (Number.isNaN(value)) return `not stored${low < high ? `: ${boundsText(low, high)}` : ""}`;
   return exact ? shortestFloat(value) : `≈ ${shortestFloat(value)}`;
+}
+
+/** A number of a frame and, where it is not the weight itself, what it is. */
+export function measuredWeight({ measure }, weight) {
+  return measure === MEASURES.weights ? markedWeight(weight) : `${markedWeight(weight)} · ${measure}`;
 }
 
 /** What a weight may be that is not known. */

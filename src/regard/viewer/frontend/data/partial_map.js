@@ -1,7 +1,5 @@
 // Maps of which a page holds the largest weights of each row: what is known of the others.
 
-const DIGITS = 4; // of a weight: codes have no more
-
 /** Numbers that are kept as codes on a scale of square roots. */
 export function valuesOfCodes(codes, { unit, levels }) {
   return Float32Array.from(codes, (code) => valueOfCode(code, unit, levels));
@@ -46,7 +44,7 @@ class Largest {
     this.places = places;
     this.runs = runs;
     this.means = means;
-    this.values = valuesOfCodes(codes, form).map((value) => Number(value.toPrecision(DIGITS)));
+    this.values = valuesOfCodes(codes, form);
     this.signed = form.signed;
     this.bounds = Float32Array.from({ length: queries }, (_, row) => this.bound(form, codes, row));
     this.starts = new Int32Array(queries + 1);

@@ -1,17 +1,17 @@
 // What is on screen as a file: pictures as SVG and PNG, numbers as CSV.
 
-import { shortestFloat } from "../data/numbers.js";
+import { MEASURES, shortestFloat } from "../data/numbers.js";
 
 const PNG_SCALE = 2;
 const ROWS_BETWEEN_PAUSES = 32;
 
 /** A file name that says what is shown, such as `regard-layer3-head1-matrix.png`. */
-function exportName(state, scene, extension) {
+function exportName(state, scene, extension, measure = null) {
   const parts = ["regard"];
   const part = scene.parts[state.part];
   if (part && scene.parts.length > 1) parts.push(part.name);
   const isAllHeads = state.view === "map" && !extension.endsWith("csv");
-  parts.push(...(isAllHeads ? [] : weightsName(state, scene, part)), state.view);
+  parts.push(...(isAllHeads ? [] : weightsName(state, scene, part)), ...(measure ? [measure] : []), state.view);
   return `${parts.map(fileNamePart).filter(Boolean).join("-")}.${extension}`;
 }
 
@@ -65,12 +65,13 @@ async function rasterise(svg) {
 
 /**
  * Saves the weights of the rows in sight; `progress(done, total)` is told as rows come in, one by one. Pairs whose weight
- * is not stored are left out, and the name of the file says so.
+ * is not stored are left out, and the name of the file says so; it also says what numbers are that are not the weights.
  */
 export async function exportCsv(frame, state, scene, progress) {
   const rows = shownRows(frame, state);
   const keyFields = frame.columns.labels.map((label, column) => `${column},${csvField(label)}`);
-  const parts = ["query,query_token,key,key_token,weight\r\n"];
+  const measure = frame.measure.replace("×", "times");
+  const parts = [`query,query_token,key,key_token,${measure.replaceAll(" ", "_")}\r\n`];
   for (const [done, row] of rows.entries()) {
     parts.push(csvRow(row, csvField(frame.rows.labels[row]), keyFields, await frame.row(row)));
     if (done % ROWS_BETWEEN_PAUSES === 0) {
@@ -80,7 +81,7 @@ export async function exportCsv(frame, state, scene, progress) {
   }
   progress(rows.length, rows.length);
   const extension = frame.partial ? "stored.csv" : "csv";
-  downloadBlob(new Blob(parts, { type: "text/csv;charset=utf-8" }), exportName(state, scene, extension));
+  downloadBlob(new Blob(parts, { type: "text/csv;charset=utf-8" }), exportName(state, scene, extension, measure === MEASURES.weights ? null : measure));
 }
 
 function csvRow(row, rowField, keyFields, weights) {

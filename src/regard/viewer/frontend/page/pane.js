@@ -6,7 +6,7 @@ import { createPairPanel } from "../controls/pair_panel.js";
 import { createStepSlider } from "../controls/step_slider.js";
 import { createTabs } from "../controls/tabs.js";
 import { frameOf, scaleTop } from "../data/frame.js";
-import { palette } from "../drawing/colour.js";
+import { palette, weightAtShare } from "../drawing/colour.js";
 import { make } from "../drawing/elements.js";
 import { captionedSvg } from "../export/caption.js";
 import { exportCsv, exportPng, exportSvg } from "../export/files.js";
@@ -65,6 +65,7 @@ class Pane {
     this.context.flip = this.page.flip;
     this.context.setAll = this.page.setAll;
     this.context.exported = () => this.page.columnOf(this.page.active()?.store);
+    this.context.take = (patch) => this.take(patch);
     this.context.legend = (scale) => this.showLegend(scale);
     this.build(host);
     this.stop = this.store.subscribe((state, changed) => this.follow(state, changed));
@@ -207,7 +208,7 @@ class Pane {
     const { view } = this;
     this.hideProblem();
     this.status.textContent = statusText(this.context.scene, state, null);
-    this.legend.show(1, false, "linear", this.context.palette(), ["0", "", "largest of each head"]);
+    this.legend.show(1, false, state.colour, this.context.palette(), [state.colour === "log" ? `≤ ${weightAtShare(0, 1, "log")} of it` : "0", "", "largest of each head"]);
     try {
       await view.update(null, state);
     } catch (problem) {

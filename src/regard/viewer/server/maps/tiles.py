@@ -141,7 +141,8 @@ class Maps:
         """What each feature adds to the score of a query and a key, positions both."""
         site = query.sites(self.scene)[0]
         recipe = site.record.recipe.plain().detach()
-        if query.mode != "head" or query.layer is None or not isinstance(recipe, Dot):
+        is_head = query.mode == "head" and query.layer is not None
+        if not is_head or not isinstance(recipe, Dot) or not recipe.is_plain_product:
             message = "the scores of this map are no products of queries and keys"
             raise Refusal(422, "no_features", message)
         query_, key_ = (part[self.scene.example] for part in (recipe.query, recipe.key))

@@ -1,6 +1,6 @@
 // The attention of one query over the patches of a picture.
 
-import { markedWeight, readableWeight } from "../../data/numbers.js";
+import { measuredWeight, readableWeight } from "../../data/numbers.js";
 import { fitCanvas } from "../../drawing/canvas.js";
 import { palette } from "../../drawing/colour.js";
 import { make } from "../../drawing/elements.js";
@@ -273,7 +273,7 @@ class ImageView {
     if (isNew) this.paint();
     if (patch === null || !this.values) return this.context.tooltip.hide();
     const weight = await this.exactWeight(patch);
-    if (patch === this.cursor) this.context.tooltip.show(event.clientX, event.clientY, [patchName(this.grid, patch), { text: markedWeight(weight), kind: "number" }]);
+    if (patch === this.cursor) this.context.tooltip.show(event.clientX, event.clientY, [patchName(this.grid, patch), { text: measuredWeight(this.frame, weight), kind: "number" }]);
   }
 
   exactWeight(patch) {

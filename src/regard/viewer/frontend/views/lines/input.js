@@ -1,6 +1,6 @@
 // Pointer and keyboard of the lines view.
 
-import { markedWeight, readableWeight } from "../../data/numbers.js";
+import { measuredWeight, readableWeight } from "../../data/numbers.js";
 import { strongest } from "./links.js";
 import { isolated, visibleLabel } from "../../drawing/labels.js";
 
@@ -54,7 +54,7 @@ async function showExactWeight(view, hover, event) {
   const weight = await view.frame.value(row, column);
   if (view.hover?.token !== hover.token || view.hover.side !== hover.side) return;
   const names = `${isolated(view.frame.rows.labels[row])} → ${isolated(view.frame.columns.labels[column])}`;
-  view.context.tooltip.show(event.clientX, event.clientY, [names, { text: markedWeight(weight), kind: "number" }]);
+  view.context.tooltip.show(event.clientX, event.clientY, [names, { text: measuredWeight(view.frame, weight), kind: "number" }]);
 }
 
 function focusToken(view, event) {

@@ -5,7 +5,8 @@ import { frameOf } from "../../data/frame.js";
 import { layerName } from "../../data/scene.js";
 import { fitCanvas } from "../../drawing/canvas.js";
 import { scaleShare } from "../../drawing/colour.js";
-import { visibleLabel, withoutControls } from "../../drawing/labels.js";
+import { make } from "../../drawing/elements.js";
+import { visibleLabel } from "../../drawing/labels.js";
 import { MOST_HEADS, headPlace, unitName } from "../../state/state.js";
 import { buildLines, columnHead, headChip, hiddenChip } from "./elements.js";
 import { OTHER_SIDE, linesKeys, listenToLines } from "./input.js";
@@ -366,7 +367,8 @@ class LinesView {
       button.classList.toggle("is-left", this.columns[side].place === "left");
       if (!tokens.length) continue;
       button.goal = { side, token: tokens[0] };
-      button.textContent = `${way === "above" ? "↑" : "↓"} ${visibleLabel(this.axis(side).labels[tokens[0]])}${tokens.length > 1 ? ` and ${tokens.length - 1} more` : ""}`;
+      const label = make("bdi", {}, visibleLabel(this.axis(side).labels[tokens[0]]));
+      button.replaceChildren(way === "above" ? "↑ " : "↓ ", label, tokens.length > 1 ? ` and ${tokens.length - 1} more` : "");
     }
   }
 
@@ -391,8 +393,8 @@ class LinesView {
     const { parts, state, frame } = this;
     const count = active?.tokens.length ?? 0;
     const axis = active?.side === "right" ? frame.columns : frame.rows;
-    const subject = count === 1 ? `weights of “${withoutControls(visibleLabel(axis.labels[active.tokens[0]]))}”` : `mean weights of ${count} ${unitName(state)}s`;
-    for (const side of LINE_SIDES) parts.captions[side].textContent = sideWeights?.side === side ? subject : `${unitName(state)}s ${SIDE_ROLES[side]}`;
+    const subject = count === 1 ? [`${frame.measure} of “`, make("bdi", {}, visibleLabel(axis.labels[active.tokens[0]])), "”"] : [`${frame.measure}, mean of ${count} ${unitName(state)}s`];
+    for (const side of LINE_SIDES) parts.captions[side].replaceChildren(...(sideWeights?.side === side ? subject : [`${unitName(state)}s ${SIDE_ROLES[side]}`]));
     parts.pin.disabled = parts.clear.disabled = state.selected.length === 0;
     parts.pin.setAttribute("aria-pressed", state.pinned && state.selected.length > 0);
     parts.hint.textContent = this.hint(state);

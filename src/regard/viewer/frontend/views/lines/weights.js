@@ -1,6 +1,7 @@
 // The weights of one token at a time, as they are asked for.
 
-const NEAR = 1e-3; // within which weights are told
+import { NEAR } from "../../data/numbers.js";
+
 const MOST_CUT = 256; // rows and columns that stay in memory
 const LINE_ENDS = { left: "row", right: "column" };
 

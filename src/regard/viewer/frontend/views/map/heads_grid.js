@@ -13,7 +13,7 @@ const MOST_IN_RAIL_ROW = 9;
 
 /** A grid of head buttons; `kind` is "map" or "rail", `choose(layer, head)` is called by click and Enter. */
 export function createHeadsGrid(host, context, kind, choose) {
-  const grid = make("div", { class: `heads heads-${kind}`, role: "grid", "aria-label": "Heads by layer" });
+  const grid = make("div", { class: `heads heads-${kind}`, role: "grid" });
   host.append(grid);
   const cells = new Map();
   const watcher = new IntersectionObserver((entries) => {
@@ -31,6 +31,7 @@ export function createHeadsGrid(host, context, kind, choose) {
       const { scene } = context;
       // The rail has every head in its place, as the stored thumbnails show them.
       model.state = kind === "rail" ? { ...initialState(), part: state.part } : state;
+      grid.setAttribute("aria-label", `Heads by ${model.state.sort === "pair" ? "chosen words" : model.state.sort}`);
       model.rows = arrangedHeads(scene, model.state, ranking);
       const shape = gridShape(scene, model.state.part, model.rows);
       const key = pictureKey(scene, model.state);
@@ -60,7 +61,6 @@ function renewCells(model) {
   model.watcher.disconnect();
   for (const cell of model.cells.values()) {
     cell.isRequested = false;
-    cell.frame = null;
     model.watcher.observe(cell.button);
   }
 }
@@ -109,8 +109,8 @@ function headCell(model, { layer, head, value, partner }, row, column) {
     title: model.kind === "rail" ? `head ${head}${type ? ` · ${typeTitle(type)}` : ""}` : null,
     onclick: () => model.choose(layer, head),
   }, canvas);
+  const number = sort === "layer" ? `${head}` : `${site.label ?? site.layer ?? layer}·${head}`;
   if (model.kind === "map") {
-    const number = sort === "layer" ? `${head}` : `${site.label ?? site.layer ?? layer}·${head}`;
     const title = typeTitle(type);
     const captions = [
       make("span", { class: "thumb-head" }, number),
@@ -123,7 +123,7 @@ function headCell(model, { layer, head, value, partner }, row, column) {
     const text = withoutControls(captions.map((caption) => caption.textContent).filter(Boolean).join(" "));
     button.setAttribute("aria-label", sort === "layer" ? `${name}, head ${text}` : `${name}, head ${head}: ${text}`);
   }
-  model.cells.set(place, { model, site, layer, head, row, column, button, canvas, data: null, frame: null, painted: null, isRequested: false });
+  model.cells.set(place, { model, site, layer, head, number, note: value || headType(type), row, column, button, canvas, data: null, painted: null, isRequested: false });
   return make("div", { role: "gridcell", class: "heads-cell" }, button);
 }
 
@@ -151,12 +151,11 @@ function paintCell(cell) {
   const look = `${colours.theme} ${state.colour}`;
   if (!cell.data || cell.painted === look) return;
   cell.painted = look;
-  const { data, height, width, peak } = cell.data;
+  const { data, height, width, peak, signed } = cell.data;
   if (height === 0 || width === 0) return;
   cell.canvas.width = width;
   cell.canvas.height = height;
   const pixels = new ImageData(width, height);
-  const signed = peak !== 255 && cell.site.kind === "signed"; // stored thumbnails have sizes alone
   paintWeights(pixels, data, peak, state.colour, signed, colours);
   cell.canvas.getContext("2d").putImageData(pixels, 0, 0);
   cell.canvas.classList.toggle("pixelated", width <= 40 && height <= 40);

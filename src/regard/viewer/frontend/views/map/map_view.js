@@ -1,12 +1,12 @@
 // All layers × heads at once, with the name of each head's type, below the text.
 
-import { markedWeight } from "../../data/numbers.js";
-import { rankedByPair } from "../../data/ranking.js";
+import { measuredWeight } from "../../data/numbers.js";
+import { indexOfPosition, rankedByPair } from "../../data/ranking.js";
 import { layerName } from "../../data/scene.js";
 import { make } from "../../drawing/elements.js";
 import { isolated } from "../../drawing/labels.js";
 import { svgDocument, svgEscape } from "../../export/svg.js";
-import { headFrame } from "./head_picture.js";
+import { headFrame, pictureState } from "./head_picture.js";
 import { createHeadsGrid } from "./heads_grid.js";
 import { createSentence } from "./sentence.js";
 
@@ -51,7 +51,7 @@ class MapView {
     const frame = await headFrame(scene, state, 0, 0);
     if (this.state !== state) return;
     this.sentence.show(frame, state);
-    const ranking = state.pair.length ? await this.rank(scene, state, frame) : null;
+    const ranking = state.pair.length && this.sentence.hiddenToken() === null ? await this.rank(scene, state, frame) : null;
     if (this.state !== state) return;
     this.sentence.tell(ranking, ({ layer, head }) => `${layerName(scene, state.part, layer).toLowerCase()} head ${head}`);
     await this.heads.update(state, ranking);
@@ -65,12 +65,12 @@ class MapView {
   }
 
   open(layer, head) {
-    const { scene, store, announce } = this.context;
-    const rows = this.sentence.frame?.rows;
+    const { scene, store, take, announce } = this.context;
+    const opened = { layer, head, mode: "head", view: "matrix" };
     const [query] = store.get().pair;
-    const row = query === undefined ? -1 : rows.members.findIndex((members) => members.includes(query));
-    const chosen = row < 0 ? {} : { selected: [row], direction: "from" };
-    store.set({ layer, head, mode: "head", view: "matrix", ...chosen });
+    const row = query === undefined ? -1 : indexOfPosition(this.sentence.frame.rows, query);
+    if (row < 0) store.set(opened);
+    else take({ ...opened, selected: [row], direction: "from", hidden: [], zoom: null });
     announce(`${layerName(scene, store.get().part, layer)}, head ${head}, opened as a matrix`);
   }
 
@@ -87,19 +87,27 @@ class MapView {
     const box = canvas?.getBoundingClientRect();
     const [x, y] = box ? [(event.clientX - box.x) / box.width, (event.clientY - box.y) / box.height] : [-1, -1];
     if (!cell || x < 0 || y < 0 || x >= 1 || y >= 1) return this.leave();
-    cell.frame ??= headFrame(this.context.scene, this.state, cell.layer, cell.head);
     const here = `${cell.layer}-${cell.head} ${event.clientX} ${event.clientY}`;
     this.pointed = here;
-    const frame = await cell.frame;
+    const frame = await this.frameUnder(cell);
     const [i, j] = [Math.floor(y * frame.rows.labels.length), Math.floor(x * frame.columns.labels.length)];
     const weight = await frame.value(i, j);
     if (this.pointed !== here) return undefined;
     const { part } = this.state;
     return this.context.tooltip.show(event.clientX, event.clientY, [
       `${isolated(frame.rows.labels[i])} → ${isolated(frame.columns.labels[j])}`,
-      { text: `${markedWeight(weight)}${frame.isNormed ? " with × value" : ""}`, kind: "number" },
+      { text: measuredWeight(frame, weight), kind: "number" },
       { text: `${layerName(this.context.scene, part, cell.layer)} · head ${cell.head}`, kind: "muted" },
     ]);
+  }
+
+  /** The frame of the head under the pointer; that of another is not kept, as it may be large. */
+  frameUnder(cell) {
+    const [{ scene }, { state, hovered }] = [this.context, this];
+    if (hovered?.cell !== cell || hovered.state !== state || hovered.scene !== scene) {
+      this.hovered = { cell, state, scene, frame: headFrame(scene, pictureState(scene, state, cell.site), cell.layer, cell.head) };
+    }
+    return this.hovered.frame;
   }
 
   leave() {
@@ -133,10 +141,10 @@ function cellPicture(cell, colours) {
   const image = source
     ? `<image ${place} preserveAspectRatio="none" image-rendering="${rendering}" href="${source}"/>`
     : `<rect ${place} fill="${colours.line}"/>`;
-  const [number, type] = [".thumb-head", ".thumb-type"].map((name) => svgEscape(cell.button.querySelector(name).textContent));
+  const [number, note] = [cell.number, cell.note].map(svgEscape);
   return [
     image,
     `<text x="${x}" y="${y + side + 14}" font-size="11" fill="${colours.ink}">${number}</text>`,
-    `<text x="${x + side}" y="${y + side + 14}" font-size="11" text-anchor="end" fill="${colours.muted}">${type}</text>`,
+    `<text x="${x + side}" y="${y + side + 14}" font-size="11" text-anchor="end" fill="${colours.muted}">${note}</text>`,
   ];
 }

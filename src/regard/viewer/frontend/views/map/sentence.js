@@ -77,7 +77,7 @@ class Sentence {
   }
 
   choose(pair) {
-    this.context.store.set({ pair, sort: pair.length ? "pair" : "layer" });
+    this.context.store.set(pair.length ? { pair, sort: "pair" } : { pair });
   }
 
   move(event) {
@@ -93,29 +93,49 @@ class Sentence {
     next.focus();
   }
 
-  /** The strongest head in words, or what can be done. */
+  /** The strongest head in words, or what can be done; without a ranking a chosen word is not shown. */
   tell(ranking, nameOf) {
+    this.finding.replaceChildren(...this.sentences(ranking, nameOf));
+    if (ranking) this.context.announce(withoutControls(this.finding.textContent));
+  }
+
+  sentences(ranking, nameOf) {
     const { state, frame } = this;
     const [query, key] = state.pair;
     const unit = unitName(state);
-    const label = (axis, position) => visibleLabel(axis.labels[indexOfPosition(axis, position)] ?? "");
     if (query === undefined) {
       const keys = frame.square ? `then another for what it gives that ${unit}` : `then one of the other text for what it gives that`;
-      this.finding.textContent = `Choose a ${unit} to see which heads attend from it most clearly, ${keys}.`;
-      return;
+      return [`Choose a ${unit} to see which heads attend from it most clearly, ${keys}.`];
     }
-    const best = ranking[0];
-    const partner = key === undefined ? best?.partner : label(frame.columns, key);
-    if (!best || best.weight === null || !partner) {
-      this.finding.textContent = key === undefined ? `No head attends from “${withoutControls(label(frame.rows, query))}” to another ${unit}.` : "This pair is not stored in any head, or not shown.";
-      return;
-    }
-    const missing = ranking.filter(({ weight }) => weight === null).length;
-    const note = missing ? ` In ${missing} head${missing === 1 ? "" : "s"} this pair is not stored.` : "";
+    const hidden = this.hiddenToken();
+    if (hidden !== null) return ["“", bdi(hidden), "” is not shown."];
+    const [from, to] = [frame.rows.labels[indexOfPosition(frame.rows, query)], key === undefined ? null : frame.columns.labels[indexOfPosition(frame.columns, key)]];
+    const [best] = ranking;
+    const open = ranking.filter(({ weight }) => weight === null);
+    if (best.weight === null && to === null) return ["The largest weight from “", bdi(from), `” to another ${unit} is not stored in any head.`];
+    if (best.weight === null) return ["What “", bdi(from), "” gives “", bdi(to), "” is not stored in any head."];
+    if (best.weight === 0 && to === null && !open.length) return ["No head attends from “", bdi(from), `” to another ${unit}.`];
+    const isLess = open.every(({ most }) => most <= best.weight);
+    const note = open.length ? ` In ${open.length} head${open.length === 1 ? "" : "s"} this is not stored${isLess ? "" : ", and may be more"}.` : "";
     const share = frame.isRenormalised ? ", of its row renormalised without special tokens" : "";
-    this.finding.replaceChildren(make("bdi", {}, label(frame.rows, query)), " → ", make("bdi", {}, visibleLabel(partner)), ` ${pairText(best.weight, frame.isNormed)}${frame.isNormed ? " as weight × length of the value" : ""} in ${nameOf(best)}${share}.${note}`);
-    this.context.announce(withoutControls(this.finding.textContent));
+    const partner = to ?? best.partner;
+    const pair = partner === null ? [bdi(from), ` → no other ${unit}`] : [bdi(from), " → ", bdi(partner), ` ${pairText(best.weight, frame.isNormed)}${frame.isNormed ? ` as ${frame.measure}` : ""}`];
+    return [...pair, ` in ${nameOf(best)}${share}.${note}`];
   }
+
+  /** The first of the chosen tokens that is not shown; null where both are. */
+  hiddenToken() {
+    const { state, frame } = this;
+    const { scene } = this.context;
+    const site = scene.sites[scene.parts[state.part].sites[0]];
+    const sides = [[frame.rows, site.query_sequence], [frame.columns, site.key_sequence]];
+    const index = state.pair.findIndex((position, side) => indexOfPosition(sides[side][0], position) < 0);
+    return index < 0 ? null : scene.sequences[sides[index][1]].tokens[state.pair[index]];
+  }
+}
+
+function bdi(label) {
+  return make("bdi", {}, visibleLabel(label));
 }
 
 function textOf(side, axis, isOnly) {

@@ -2,9 +2,9 @@
 
 import { createIconButton } from "../../controls/fields.js";
 import { scaleTop } from "../../data/frame.js";
-import { markedWeight, readableWeight } from "../../data/numbers.js";
+import { measuredWeight, readableWeight } from "../../data/numbers.js";
 import { make } from "../../drawing/elements.js";
-import { isolated } from "../../drawing/labels.js";
+import { isolated, withoutControls } from "../../drawing/labels.js";
 import { svgDocument } from "../../export/svg.js";
 import { cameraOn, cameraWithCell, coveredArea, pannedCamera, windowOf, zoomedCamera } from "./camera.js";
 import { watchGestures } from "./gestures.js";
@@ -287,11 +287,11 @@ class MatrixView {
     const y = box.top + this.plot.y + (cell.row + 1 - layout.camera.top) * layout.camera.scaleY;
     this.context.tooltip.show(x, y, [
       { text: `${isolated(query)} → ${isolated(key)}`, kind: "strong" },
-      { text: markedWeight(weight), kind: "number" },
+      { text: measuredWeight(this.frame, weight), kind: "number" },
       ...(weight.mean ? [{ text: `mean of ${weight.mean.side} × ${weight.mean.side}: ≈ ${readableWeight(weight.mean.value)}`, kind: "muted" }] : []),
       { text: `query ${cell.row} · key ${cell.column}`, kind: "muted" },
     ]);
-    if (spoken) this.context.announce(`${query} to ${key}: ${weight.exact || Number.isNaN(weight.value) ? "" : "about "}${readableWeight(weight.value)}`);
+    if (spoken) this.context.announce(`${withoutControls(query)} to ${withoutControls(key)}: ${weight.exact || Number.isNaN(weight.value) ? "" : "about "}${readableWeight(weight.value)}`);
   }
 
   dropCell() {

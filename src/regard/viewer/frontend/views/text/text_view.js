@@ -1,6 +1,6 @@
 // The text itself: chosen words colour the others by what they attend to, or by what attends to them.
 
-import { markedWeight, readableWeight } from "../../data/numbers.js";
+import { NEAR, markedWeight, readableWeight } from "../../data/numbers.js";
 import { inkOnWeight, weightColour } from "../../drawing/colour.js";
 import { make } from "../../drawing/elements.js";
 import { isolated, textWithLabels, visibleLabel } from "../../drawing/labels.js";
@@ -9,7 +9,6 @@ import { unitName } from "../../state/state.js";
 
 const SHORT_TEXT = 40;
 const MOST_NAMED = 6;
-const NEAR = 1e-3; // within which weights are told
 
 /** The text view. */
 export function createTextView(host, context) {
@@ -259,8 +258,9 @@ class TextView {
     const position = `position ${this.axis(side).members[index].join(", ")}`;
     if (this.weights?.side !== side) return position;
     const chosen = this.validSelection();
-    if (chosen.length === 0) return `mean over all words · ${position}`;
-    return `${chosen.length > 1 ? "sum over chosen words" : "weight"} · ${position}`;
+    const { measure } = this.frame;
+    if (chosen.length === 0) return `${measure}, mean over all words · ${position}`;
+    return `${measure}${chosen.length > 1 ? ", sum over chosen words" : ""} · ${position}`;
   }
 
   setCurrent(side, index) {
