@@ -83,7 +83,7 @@ class EditSession:
         self.words = words
         self.words_of: dict[str, Words] = {}
         self.predicates: list[Predicate] = [predicate(change.where) for change in changes]
-        self.sites: Sites = sites_of(self.module_paths)
+        self.sites: Sites = sites_of(model)
         self.like = like
         self.block = Block()
         self.touched: Counter[Touch] = Counter()
@@ -110,7 +110,7 @@ class EditSession:
             )
         with ExitStack() as stack:
             stack.enter_context(eager_torch())
-            self.sites.check()
+            self.sites.check(self.module_paths)
             if self.like is not None:
                 self._adopt(self.like)
             self.block.open()
@@ -160,7 +160,7 @@ class EditSession:
             if not (
                 current.again or self.like is not None or self.sites.knows(module, args, kwargs)
             ):
-                self.sites.learn(module, args, kwargs)
+                self.sites.learn(self.module_paths, module, args, kwargs)
                 self._wanted.clear()
             self._check_sites(everything=module is self.module_paths.modules.get(""))
             with intercepted(_intercept):
@@ -344,7 +344,7 @@ def _intercept(operator: Operator, args: Any, kwargs: Any) -> Any:
 def _softmax(planner: _Planner, arguments: Any) -> Tensor | None:
     current, site = planner.here[0]
     line = (site.path, site.source)
-    axes = current.session.sites.axes(line)
+    axes = current.session.sites.axes.get(line)
     if arguments["self"].is_nested:
         planner.refuse("its tensors are nested")
         return None

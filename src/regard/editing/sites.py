@@ -37,29 +37,23 @@ _FUSED = (
 
 
 class Sites:
-    """The sites of one model."""
+    """The sites of one model, to which it holds no reference."""
 
-    def __init__(self, module_paths: ModulePaths) -> None:
-        self.module_paths = module_paths
+    def __init__(self, axes: dict[Line, SoftmaxAxes | None]) -> None:
+        self.axes = axes  #: of softmaxes that attend; None where they cannot be told
         self.sites: dict[Line, Site] = {}
         self.unread: list[Note] = []  #: attention that capture could not read
         self.softmaxes: set[Line] = set()  #: all that ran, attention or not
         self._kinds: set[Any] = set()  # of calls that were captured
         self._fingerprint: Any = None
 
-    def axes(self, line: Line) -> SoftmaxAxes | None:
-        """The axes of a softmax that attends, if they are known."""
-        root = self.module_paths.model
-        return None if root is None else softmax_axes(root).get(line)
-
-    def check(self) -> None:
+    def check(self, module_paths: ModulePaths) -> None:
         """Forget everything if the model has changed."""
-        now = fingerprint(self.module_paths)
+        now = fingerprint(module_paths)
         with LOCK:
             if now != self._fingerprint:
                 if self._fingerprint is not None:  # what captures found before is of this model
-                    assert self.module_paths.model is not None
-                    softmax_axes(self.module_paths.model).clear()
+                    self.axes.clear()
                 self._fingerprint = now
                 self._kinds.clear()
                 self.sites.clear()
@@ -78,7 +72,7 @@ class Sites:
 
     def refusal(self, site: Site) -> str | None:
         """Why a site cannot be changed; None if it can."""
-        if site.operator.startswith(_FUSED) or self.axes((site.path, site.source)) is not None:
+        if site.operator.startswith(_FUSED) or self.axes.get((site.path, site.source)) is not None:
             return None
         if site.operator == "softmax":
             return (
@@ -91,15 +85,15 @@ class Sites:
         """Whether calls of this kind were captured before."""
         return _kind(module, args, kwargs) in self._kinds
 
-    def learn(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+    def learn(self, module_paths: ModulePaths, module: nn.Module, args: Any, kwargs: Any) -> None:
         """Run a call under capture, on copies of its inputs, and take its sites."""
-        model = self.module_paths.model
+        model = module_paths.model
         assert model is not None
         kind = _kind(module, args, kwargs)
         args, kwargs = _copied((args, kwargs))
 
         def note(operator: str, *_: Any) -> None:
-            call_site = self.module_paths.call_site()
+            call_site = module_paths.call_site()
             if call_site is not None and "softmax" in operator:
                 self.softmaxes.add((call_site.path, call_site.source))
 
@@ -133,16 +127,10 @@ def _kind(module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, ...]:
 _known: WeakKeyDictionary[nn.Module, Sites] = WeakKeyDictionary()
 
 
-def sites_of(module_paths: ModulePaths) -> Sites:
+def sites_of(model: nn.Module) -> Sites:
     """The sites of a model that is known, or will be."""
-    model = module_paths.model
-    assert model is not None
     with LOCK:
-        sites = _known.get(model)
-        if sites is None:
-            sites = _known[model] = Sites(module_paths)
-    sites.module_paths = module_paths
-    return sites
+        return _known.setdefault(model, Sites(softmax_axes(model)))
 
 
 def _copied(arguments: Any) -> Any:
