@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 import regard
 from regard.editing import scale
+from regard.errors import RegardError
 
 
 class Attention(nn.Module):
@@ -48,3 +49,38 @@ def test_an_edited_model_can_be_freed(fused: bool) -> None:
     del model, edits
     gc.collect()
     assert alive() is None
+
+
+@pytest.mark.parametrize("case", ["hooked", "twin"])
+def test_a_trace_that_does_not_tell_all_is_no_harm(case: str) -> None:
+    """A trace of a twin tells no axes, and one that was made between two edits of a model that
+    changed in the meantime may tell old ones: then a pass is captured."""
+    model, calls = stack(fused=False), []
+    with torch.no_grad():
+        with regard.edit(model, scale(2.0)):
+            expected = model(X)
+        if case == "hooked":
+            model[0].register_forward_hook(lambda *_: calls.append(1))
+        like = regard.trace(model if case == "hooked" else stack(fused=False), X)
+        other = model if case == "hooked" else stack(fused=False)
+        with regard.edit(other, scale(2.0), like=like):
+            assert torch.equal(other(X), expected)
+        effects = regard.patch(other, X, X.flip(1), metric=lambda output: output[0, 0, 0])
+    assert effects.values.isfinite().all()
+
+
+def test_a_trace_of_another_model_is_refused_and_not_kept() -> None:
+    model, other = stack(), nn.ModuleDict({"attention": Attention()})
+    other.forward = lambda x: other["attention"](x)
+    with torch.no_grad():
+        like = regard.trace(other.eval(), X)
+        with (
+            pytest.raises(RegardError, match="at 'attention', where this model has no module"),
+            regard.edit(model, scale(2.0), like=like),
+        ):
+            model(X)
+        with (
+            pytest.raises(RegardError, match="'attention' matches none of 2 sites; near: '0', '1'"),
+            regard.edit(model, scale(2.0, where="attention")),
+        ):
+            model(X)

@@ -85,6 +85,7 @@ class EditSession:
         self.predicates: list[Predicate] = [predicate(change.where) for change in changes]
         self.sites: Sites = sites_of(model)
         self.like = like
+        self.told = False  # whether `like` tells all sites, so that no pass is captured
         self.block = Block()
         self.touched: Counter[Touch] = Counter()
         self.missed: dict[
@@ -132,11 +133,18 @@ class EditSession:
         return [m for m in modules if m is self.model or m._modules]
 
     def _adopt(self, trace: Trace) -> None:
-        self.sites.adopt(trace)
         for record in trace:
+            if record.path not in self.module_paths.modules:
+                raise RegardError(
+                    f"edit: like=: the trace has attention at '{record.path}', where this model "
+                    "has no module; expected a trace of it"
+                )
             if record.query_tokens is not None or record.key_tokens is not None:
                 self.words_of[record.path] = Words(record.query_tokens, record.key_tokens)
-        self._check_sites(everything=True)
+        sites = self.sites.extended(trace)
+        if sites is not None:
+            self.sites, self.told = sites, True
+            self._check_sites(everything=True)
 
     # -- calls
 
@@ -157,9 +165,7 @@ class EditSession:
         current = Pass(self, _cached_positions((args, kwargs)))
         _here.passes = (*passes, current)
         try:
-            if not (
-                current.again or self.like is not None or self.sites.knows(module, args, kwargs)
-            ):
+            if not (current.again or self.told or self.sites.knows(module, args, kwargs)):
                 self.sites.learn(self.module_paths, module, args, kwargs)
                 self._wanted.clear()
             self._check_sites(everything=module is self.module_paths.modules.get(""))

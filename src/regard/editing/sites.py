@@ -60,6 +60,16 @@ class Sites:
                 self.softmaxes.clear()
                 self.unread.clear()
 
+    def extended(self, trace: Trace) -> Sites | None:
+        """These and the sites of a trace; None where it does not tell all that there is to know,
+        since it is of another model, or older than a change of this one."""
+        twin = Sites(self.axes)
+        twin.sites, twin.softmaxes = dict(self.sites), set(self.softmaxes)
+        twin.unread = list(self.unread)
+        twin.adopt(trace)
+        spelled = (site for site in twin.sites.values() if site.operator == "softmax")
+        return twin if all((s.path, s.source) in self.axes for s in spelled) else None
+
     def adopt(self, trace: Trace) -> None:
         """Take the sites of a trace."""
         for record in trace:
@@ -74,6 +84,8 @@ class Sites:
         """Why a site cannot be changed; None if it can."""
         if site.operator.startswith(_FUSED) or self.axes.get((site.path, site.source)) is not None:
             return None
+        if site.operator == "softmax" and (site.path, site.source) not in self.axes:
+            return "the captured pass did not tell the axes of its softmax"
         if site.operator == "softmax":
             return (
                 "its weights are not the result of one softmax whose axes are known: they are "
