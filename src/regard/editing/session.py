@@ -67,6 +67,7 @@ _numbers = itertools.count()
 
 class _ThreadState(threading.local):
     passes: tuple[Pass, ...] = ()
+    learning = False  # a pass is captured, in which nothing is changed
 
 
 _here = _ThreadState()
@@ -153,7 +154,8 @@ class EditSession:
     ) -> Any:
         """Around a call of a module: the outermost one is a pass."""
         passes = _here.passes
-        if self._closed or any(each.session is self for each in passes) or not self.block.here():
+        inside = _here.learning or any(each.session is self for each in passes)
+        if inside or self._closed or not self.block.here():
             return proceed(*args, **kwargs)
         if torch._C._functorch.peek_interpreter_stack() is not None:
             raise UnavailableError(
@@ -166,7 +168,11 @@ class EditSession:
         _here.passes = (*passes, current)
         try:
             if not (current.again or self.told or self.sites.knows(module, args, kwargs)):
-                self.sites.learn(self.module_paths, module, args, kwargs)
+                _here.learning = True
+                try:
+                    self.sites.learn(self.module_paths, module, args, kwargs)
+                finally:
+                    _here.learning = False
                 self._wanted.clear()
             self._check_sites(everything=module is self.module_paths.modules.get(""))
             with intercepted(_intercept):
