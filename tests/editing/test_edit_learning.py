@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import random
 import weakref
 
+import numpy
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import regard
-from regard.editing import scale
+from regard.editing import Change, bias, scale, silence
 from regard.errors import RegardError
 
 
@@ -84,3 +87,47 @@ def test_a_trace_of_another_model_is_refused_and_not_kept() -> None:
             regard.edit(model, scale(2.0, where="attention")),
         ):
             model(X)
+
+
+def test_nothing_is_changed_while_a_pass_is_learned() -> None:
+    model, calls = stack(), []
+    model[0].qkv.register_forward_hook(lambda *_: calls.append(1))
+    with (
+        torch.no_grad(),
+        regard.edit(model, bias(1.0)) as outer,
+        regard.edit(model, silence(heads=0)) as inner,
+    ):
+        model(X)
+    assert outer.touched == inner.touched == [{"0": 1, "1": 1}]
+    assert len(calls) == 2  # one of them captured
+
+
+class Remembering(Attention):
+    """Keys and values of all calls in a list, their number in a dict; noise of three sources."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cache, self.counts = [], {"calls": 0}
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (part[:, None] for part in self.qkv(x).chunk(3, -1))
+        self.cache.append((k, v))
+        self.counts["calls"] += 1
+        k, v = (torch.cat(parts, 2) for parts in zip(*self.cache))
+        noise = random.random() + numpy.random.rand() + float(torch.rand(()))
+        return F.scaled_dot_product_attention(q, k, v)[:, 0] + noise
+
+
+def test_the_learned_pass_leaves_no_trace() -> None:
+    def steps(*changes: Change) -> list[Tensor]:
+        for source in (random.seed, numpy.random.seed, torch.manual_seed):
+            source(0)
+        model = Remembering().eval()
+        edit = regard.edit(model, *changes) if changes else contextlib.nullcontext()
+        with torch.no_grad(), edit:
+            outputs = [model(X), model(X[:, :1])]
+        assert model.counts == {"calls": 2} and len(model.cache) == 2
+        return outputs
+
+    for plain, edited in zip(steps(), steps(scale(1.0))):
+        torch.testing.assert_close(edited, plain, atol=1e-6, rtol=0)

@@ -8,6 +8,8 @@ are called. Sites stay known as long as the model lives and is unchanged.
 from __future__ import annotations
 
 import copy
+import random
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -109,7 +111,7 @@ class Sites:
             if call_site is not None and "softmax" in operator:
                 self.softmaxes.add((call_site.path, call_site.source))
 
-        with silent(), unwatched(), _restored(model), torch.random.fork_rng():
+        with silent(), unwatched(), _restored(model):
             listen(note)
             run = capture(model, path="full")
             try:
@@ -171,20 +173,44 @@ def _copied(arguments: Any) -> Any:
 
 @contextmanager
 def _restored(model: nn.Module) -> Iterator[None]:
-    """Give buffers and attributes of a model back what they held."""
+    """Give a model back what its buffers, attributes and their lists, dicts and sets held, and
+    Python, numpy and torch their random numbers."""
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    holders: list[dict[str, Any]] = []
-    for module in model.modules():
-        holders += [each for each in (module.__dict__, module._buffers) if isinstance(each, dict)]
-    before = [(holder, dict(holder)) for holder in holders]
+    own = [holder for module in model.modules() for holder in (module.__dict__, module._buffers)]
+    inner = [value for holder in own for value in holder.values()]
+    holders = {id(each): each for each in (*own, *inner) if isinstance(each, list | dict | set)}
+    before = [(holder, _items(holder)) for holder in holders.values()]
+    numpy = sys.modules.get("numpy")  # who has not imported it draws nothing there
+    draws, numpy_draws = random.getstate(), numpy and numpy.random.get_state()
     try:
-        yield
+        with torch.random.fork_rng():
+            yield
     finally:
-        for holder, values in before:
-            if holder.keys() != values.keys() or any(holder[k] is not values[k] for k in values):
-                holder.clear()
-                holder.update(values)
+        random.setstate(draws)
+        if numpy is not None:
+            numpy.random.set_state(numpy_draws)
+        for holder, items in before:
+            _refill(holder, items)
         with torch.no_grad():
             for buffer, value in buffers:
                 if not torch.equal(buffer, value):
                     buffer.copy_(value)
+
+
+def _refill(holder: Any, items: list[Any]) -> None:
+    """Give a list, dict or set back its items, where it has others now."""
+    if [_identity(item) for item in _items(holder)] == [_identity(item) for item in items]:
+        return
+    holder.clear()
+    if isinstance(holder, list):
+        holder.extend(items)
+    else:
+        holder.update(items)
+
+
+def _items(holder: Any) -> list[Any]:
+    return list(holder.items() if isinstance(holder, dict) else holder)
+
+
+def _identity(item: Any) -> Any:
+    return [id(part) for part in item] if isinstance(item, tuple) else id(item)
