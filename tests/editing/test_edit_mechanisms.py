@@ -45,7 +45,7 @@ REFUSED = {
     "delta_rule_dpfp": _MEMORY,
     "delta_rule_gated": _MEMORY,
 }
-#: Masks of these say something else than an edit: they move windows, or weights are not all learned.
+#: Masks of these say something else than an edit: they move windows, or have steps of their own.
 NO_TRUTH = ("luong_local_p", "shaped", "coverage")
 
 _LEFT = torch.ones(2, 6, dtype=torch.bool)

@@ -67,6 +67,7 @@ _numbers = itertools.count()
 
 class _ThreadState(threading.local):
     passes: tuple[Pass, ...] = ()
+    learning = False  # a pass is captured, in which nothing is changed
 
 
 _here = _ThreadState()
@@ -83,8 +84,9 @@ class EditSession:
         self.words = words
         self.words_of: dict[str, Words] = {}
         self.predicates: list[Predicate] = [predicate(change.where) for change in changes]
-        self.sites: Sites = sites_of(self.module_paths)
+        self.sites: Sites = sites_of(model)
         self.like = like
+        self.told = False  # whether `like` tells all sites, so that no pass is captured
         self.block = Block()
         self.touched: Counter[Touch] = Counter()
         self.missed: dict[
@@ -110,7 +112,7 @@ class EditSession:
             )
         with ExitStack() as stack:
             stack.enter_context(eager_torch())
-            self.sites.check()
+            self.sites.check(self.module_paths)
             if self.like is not None:
                 self._adopt(self.like)
             self.block.open()
@@ -132,11 +134,18 @@ class EditSession:
         return [m for m in modules if m is self.model or m._modules]
 
     def _adopt(self, trace: Trace) -> None:
-        self.sites.adopt(trace)
         for record in trace:
+            if record.path not in self.module_paths.modules:
+                raise RegardError(
+                    f"edit: like=: the trace has attention at '{record.path}', where this model "
+                    "has no module; expected a trace of it"
+                )
             if record.query_tokens is not None or record.key_tokens is not None:
                 self.words_of[record.path] = Words(record.query_tokens, record.key_tokens)
-        self._check_sites(everything=True)
+        sites = self.sites.extended(trace)
+        if sites is not None:
+            self.sites, self.told = sites, True
+            self._check_sites(everything=True)
 
     # -- calls
 
@@ -145,7 +154,8 @@ class EditSession:
     ) -> Any:
         """Around a call of a module: the outermost one is a pass."""
         passes = _here.passes
-        if self._closed or any(each.session is self for each in passes) or not self.block.here():
+        inside = _here.learning or any(each.session is self for each in passes)
+        if inside or self._closed or not self.block.here():
             return proceed(*args, **kwargs)
         if torch._C._functorch.peek_interpreter_stack() is not None:
             raise UnavailableError(
@@ -157,10 +167,12 @@ class EditSession:
         current = Pass(self, _cached_positions((args, kwargs)))
         _here.passes = (*passes, current)
         try:
-            if not (
-                current.again or self.like is not None or self.sites.knows(module, args, kwargs)
-            ):
-                self.sites.learn(module, args, kwargs)
+            if not (current.again or self.told or self.sites.knows(module, args, kwargs)):
+                _here.learning = True
+                try:
+                    self.sites.learn(self.module_paths, module, args, kwargs)
+                finally:
+                    _here.learning = False
                 self._wanted.clear()
             self._check_sites(everything=module is self.module_paths.modules.get(""))
             with intercepted(_intercept):
@@ -344,7 +356,7 @@ def _intercept(operator: Operator, args: Any, kwargs: Any) -> Any:
 def _softmax(planner: _Planner, arguments: Any) -> Tensor | None:
     current, site = planner.here[0]
     line = (site.path, site.source)
-    axes = current.session.sites.axes(line)
+    axes = current.session.sites.axes.get(line)
     if arguments["self"].is_nested:
         planner.refuse("its tensors are nested")
         return None

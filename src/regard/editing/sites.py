@@ -8,6 +8,8 @@ are called. Sites stay known as long as the model lives and is unchanged.
 from __future__ import annotations
 
 import copy
+import random
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -37,34 +39,38 @@ _FUSED = (
 
 
 class Sites:
-    """The sites of one model."""
+    """The sites of one model, to which it holds no reference."""
 
-    def __init__(self, module_paths: ModulePaths) -> None:
-        self.module_paths = module_paths
+    def __init__(self, axes: dict[Line, SoftmaxAxes | None]) -> None:
+        self.axes = axes  #: of softmaxes that attend; None where they cannot be told
         self.sites: dict[Line, Site] = {}
         self.unread: list[Note] = []  #: attention that capture could not read
         self.softmaxes: set[Line] = set()  #: all that ran, attention or not
         self._kinds: set[Any] = set()  # of calls that were captured
         self._fingerprint: Any = None
 
-    def axes(self, line: Line) -> SoftmaxAxes | None:
-        """The axes of a softmax that attends, if they are known."""
-        root = self.module_paths.model
-        return None if root is None else softmax_axes(root).get(line)
-
-    def check(self) -> None:
+    def check(self, module_paths: ModulePaths) -> None:
         """Forget everything if the model has changed."""
-        now = fingerprint(self.module_paths)
+        now = fingerprint(module_paths)
         with LOCK:
             if now != self._fingerprint:
                 if self._fingerprint is not None:  # what captures found before is of this model
-                    assert self.module_paths.model is not None
-                    softmax_axes(self.module_paths.model).clear()
+                    self.axes.clear()
                 self._fingerprint = now
                 self._kinds.clear()
                 self.sites.clear()
                 self.softmaxes.clear()
                 self.unread.clear()
+
+    def extended(self, trace: Trace) -> Sites | None:
+        """These and the sites of a trace; None where it does not tell all that there is to know,
+        since it is of another model, or older than a change of this one."""
+        twin = Sites(self.axes)
+        twin.sites, twin.softmaxes = dict(self.sites), set(self.softmaxes)
+        twin.unread = list(self.unread)
+        twin.adopt(trace)
+        spelled = (site for site in twin.sites.values() if site.operator == "softmax")
+        return twin if all((s.path, s.source) in self.axes for s in spelled) else None
 
     def adopt(self, trace: Trace) -> None:
         """Take the sites of a trace."""
@@ -78,8 +84,10 @@ class Sites:
 
     def refusal(self, site: Site) -> str | None:
         """Why a site cannot be changed; None if it can."""
-        if site.operator.startswith(_FUSED) or self.axes((site.path, site.source)) is not None:
+        if site.operator.startswith(_FUSED) or self.axes.get((site.path, site.source)) is not None:
             return None
+        if site.operator == "softmax" and (site.path, site.source) not in self.axes:
+            return "the captured pass did not tell the axes of its softmax"
         if site.operator == "softmax":
             return (
                 "its weights are not the result of one softmax whose axes are known: they are "
@@ -91,19 +99,19 @@ class Sites:
         """Whether calls of this kind were captured before."""
         return _kind(module, args, kwargs) in self._kinds
 
-    def learn(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+    def learn(self, module_paths: ModulePaths, module: nn.Module, args: Any, kwargs: Any) -> None:
         """Run a call under capture, on copies of its inputs, and take its sites."""
-        model = self.module_paths.model
+        model = module_paths.model
         assert model is not None
         kind = _kind(module, args, kwargs)
         args, kwargs = _copied((args, kwargs))
 
         def note(operator: str, *_: Any) -> None:
-            call_site = self.module_paths.call_site()
+            call_site = module_paths.call_site()
             if call_site is not None and "softmax" in operator:
                 self.softmaxes.add((call_site.path, call_site.source))
 
-        with silent(), unwatched(), _restored(model), torch.random.fork_rng():
+        with silent(), unwatched(), _restored(model):
             listen(note)
             run = capture(model, path="full")
             try:
@@ -133,16 +141,10 @@ def _kind(module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, ...]:
 _known: WeakKeyDictionary[nn.Module, Sites] = WeakKeyDictionary()
 
 
-def sites_of(module_paths: ModulePaths) -> Sites:
+def sites_of(model: nn.Module) -> Sites:
     """The sites of a model that is known, or will be."""
-    model = module_paths.model
-    assert model is not None
     with LOCK:
-        sites = _known.get(model)
-        if sites is None:
-            sites = _known[model] = Sites(module_paths)
-    sites.module_paths = module_paths
-    return sites
+        return _known.setdefault(model, Sites(softmax_axes(model)))
 
 
 def _copied(arguments: Any) -> Any:
@@ -171,20 +173,44 @@ def _copied(arguments: Any) -> Any:
 
 @contextmanager
 def _restored(model: nn.Module) -> Iterator[None]:
-    """Give buffers and attributes of a model back what they held."""
+    """Give a model back what its buffers, attributes and their lists, dicts and sets held, and
+    Python, numpy and torch their random numbers."""
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    holders: list[dict[str, Any]] = []
-    for module in model.modules():
-        holders += [each for each in (module.__dict__, module._buffers) if isinstance(each, dict)]
-    before = [(holder, dict(holder)) for holder in holders]
+    own = [holder for module in model.modules() for holder in (module.__dict__, module._buffers)]
+    inner = [value for holder in own for value in holder.values()]
+    holders = {id(each): each for each in (*own, *inner) if isinstance(each, list | dict | set)}
+    before = [(holder, _items(holder)) for holder in holders.values()]
+    numpy = sys.modules.get("numpy")  # who has not imported it draws nothing there
+    draws, numpy_draws = random.getstate(), numpy and numpy.random.get_state()
     try:
-        yield
+        with torch.random.fork_rng():
+            yield
     finally:
-        for holder, values in before:
-            if holder.keys() != values.keys() or any(holder[k] is not values[k] for k in values):
-                holder.clear()
-                holder.update(values)
+        random.setstate(draws)
+        if numpy is not None:
+            numpy.random.set_state(numpy_draws)
+        for holder, items in before:
+            _refill(holder, items)
         with torch.no_grad():
             for buffer, value in buffers:
                 if not torch.equal(buffer, value):
                     buffer.copy_(value)
+
+
+def _refill(holder: Any, items: list[Any]) -> None:
+    """Give a list, dict or set back its items, where it has others now."""
+    if [_identity(item) for item in _items(holder)] == [_identity(item) for item in items]:
+        return
+    holder.clear()
+    if isinstance(holder, list):
+        holder.extend(items)
+    else:
+        holder.update(items)
+
+
+def _items(holder: Any) -> list[Any]:
+    return list(holder.items() if isinstance(holder, dict) else holder)
+
+
+def _identity(item: Any) -> Any:
+    return [id(part) for part in item] if isinstance(item, tuple) else id(item)

@@ -12,7 +12,7 @@ not.
 
 An *interceptor* runs instead of an operator. It is off while it runs, and listeners are on: they
 are told of the operators that the interceptor runs. It sees `kernel.fused.attention` whole, as an
-operator whose arguments are a recipe and a dropout: what it is cut into depends on lengths and masks.
+operator whose arguments are a recipe and a dropout: what that is cut into depends on lengths.
 """
 
 from __future__ import annotations

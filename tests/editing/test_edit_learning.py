@@ -1,0 +1,133 @@
+"""What an edit learns of a model before its first call: nothing of it stays, and nothing shows."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import random
+import weakref
+
+import numpy
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import regard
+from regard.editing import Change, bias, scale, silence
+from regard.errors import RegardError
+
+
+class Attention(nn.Module):
+    """Self-attention, fused or written by hand."""
+
+    def __init__(self, fused: bool = True) -> None:
+        super().__init__()
+        self.num_heads, self.fused = 4, fused
+        self.qkv, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (part.unflatten(-1, (4, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
+        if self.fused:
+            mixed = F.scaled_dot_product_attention(q, k, v)
+        else:
+            mixed = (q @ k.mT / 2).softmax(-1) @ v
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+def stack(fused: bool = True) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(Attention(fused), Attention(fused)).eval()
+
+
+X = torch.randn(2, 6, 16, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_an_edited_model_can_be_freed(fused: bool) -> None:
+    model = stack(fused)
+    with torch.no_grad(), regard.edit(model, scale(2.0)) as edits:
+        model(X)
+    alive = weakref.ref(model)
+    del model, edits
+    gc.collect()
+    assert alive() is None
+
+
+@pytest.mark.parametrize("case", ["hooked", "twin"])
+def test_a_trace_that_does_not_tell_all_is_no_harm(case: str) -> None:
+    """A trace of a twin tells no axes, and one that was made between two edits of a model that
+    changed in the meantime may tell old ones: then a pass is captured."""
+    model, calls = stack(fused=False), []
+    with torch.no_grad():
+        with regard.edit(model, scale(2.0)):
+            expected = model(X)
+        if case == "hooked":
+            model[0].register_forward_hook(lambda *_: calls.append(1))
+        like = regard.trace(model if case == "hooked" else stack(fused=False), X)
+        other = model if case == "hooked" else stack(fused=False)
+        with regard.edit(other, scale(2.0), like=like):
+            assert torch.equal(other(X), expected)
+        effects = regard.patch(other, X, X.flip(1), metric=lambda output: output[0, 0, 0])
+    assert effects.values.isfinite().all()
+
+
+def test_a_trace_of_another_model_is_refused_and_not_kept() -> None:
+    model, other = stack(), nn.ModuleDict({"attention": Attention()})
+    other.forward = lambda x: other["attention"](x)
+    with torch.no_grad():
+        like = regard.trace(other.eval(), X)
+        with (
+            pytest.raises(RegardError, match="at 'attention', where this model has no module"),
+            regard.edit(model, scale(2.0), like=like),
+        ):
+            model(X)
+        with (
+            pytest.raises(RegardError, match="'attention' matches none of 2 sites; near: '0', '1'"),
+            regard.edit(model, scale(2.0, where="attention")),
+        ):
+            model(X)
+
+
+def test_nothing_is_changed_while_a_pass_is_learned() -> None:
+    model, calls = stack(), []
+    model[0].qkv.register_forward_hook(lambda *_: calls.append(1))
+    with (
+        torch.no_grad(),
+        regard.edit(model, bias(1.0)) as outer,
+        regard.edit(model, silence(heads=0)) as inner,
+    ):
+        model(X)
+    assert outer.touched == inner.touched == [{"0": 1, "1": 1}]
+    assert len(calls) == 2  # one of them captured
+
+
+class Remembering(Attention):
+    """Keys and values of all calls in a list, their number in a dict; noise of three sources."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cache, self.counts = [], {"calls": 0}
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (part[:, None] for part in self.qkv(x).chunk(3, -1))
+        self.cache.append((k, v))
+        self.counts["calls"] += 1
+        k, v = (torch.cat(parts, 2) for parts in zip(*self.cache))
+        noise = random.random() + numpy.random.rand() + float(torch.rand(()))
+        return F.scaled_dot_product_attention(q, k, v)[:, 0] + noise
+
+
+def test_the_learned_pass_leaves_no_trace() -> None:
+    def steps(*changes: Change) -> list[Tensor]:
+        for source in (random.seed, numpy.random.seed, torch.manual_seed):
+            source(0)
+        model = Remembering().eval()
+        edit = regard.edit(model, *changes) if changes else contextlib.nullcontext()
+        with torch.no_grad(), edit:
+            outputs = [model(X), model(X[:, :1])]
+        assert model.counts == {"calls": 2} and len(model.cache) == 2
+        return outputs
+
+    for plain, edited in zip(steps(), steps(scale(1.0))):
+        torch.testing.assert_close(edited, plain, atol=1e-6, rtol=0)
