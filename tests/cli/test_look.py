@@ -301,8 +301,9 @@ def test_every_packaged_model_runs():
     for name in PACKAGED:
         run = model_run(name, None)
         records = list(run.trace())
-        assert len(records) == run.model.config.num_hidden_layers, name
-        assert all(isinstance(record, regard.Record) for record in records)
+        if not name.startswith("study:"):
+            assert len(records) == run.model.config.num_hidden_layers, name
+        assert records and all(isinstance(record, regard.Record) for record in records)
 
 
 def test_a_package_that_is_not_installed_is_named():

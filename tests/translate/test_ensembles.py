@@ -120,3 +120,8 @@ def test_refusals(tmp_path):
     with pytest.raises(UnavailableError, match="its models are trained one by one"):
         model.decode(encoded, TARGET, forcing=0.5)
     assert not list(tmp_path.iterdir())
+
+
+def test_directions_that_differ_are_refused():
+    with pytest.raises(RegardError, match="French and French to English, expected one direction"):
+        Translator.load(["english-french", "french-english"])

@@ -92,7 +92,7 @@ def _explain_reading(console: Console, translator: Translator) -> None:
     name = translator.checkpoint.config.model.name
     if name == "tutorial":
         remark = "the coefficients of this model never see the source words: this is no alignment"
-    elif translator.reading == "input" and preferred_head(translator.checkpoint.extra) is None:
+    elif name == "transformer" and translator.reading == "input" and not _chosen(translator):
         remark = (
             "a row is the step in which its word is the input, as is usual for Transformers; if "
             "all rows look one word too far, --reading output shows the step before"
@@ -100,6 +100,11 @@ def _explain_reading(console: Console, translator: Translator) -> None:
     else:
         return
     console.print(Text(remark, "dim"), soft_wrap=True)
+
+
+def _chosen(translator: Translator) -> bool:
+    """Whether the checkpoint says which head to read."""
+    return preferred_head(translator.checkpoint.extra) is not None
 
 
 def check_words(translation: Translation) -> None:
@@ -168,7 +173,8 @@ class LineRemarks:
         for each in self.first:
             remark(each)
         if self.count > len(self.first):
-            remark(f"and {self.count - len(self.first):,} more remarks on other lines")
+            more = self.count - len(self.first)
+            remark(f"and {more:,} more remarks on other lines; --json has all")
 
 
 def write_lines(

@@ -52,6 +52,12 @@ def ensemble(checkpoints: Sequence[Checkpoint]) -> Checkpoint:
                     f"is not that of checkpoint 1 ({sizes[0]:,}), expected the same: train both "
                     "with the same [data] and [vocabulary], or one with training.start"
                 )
+    languages = [each.extra["languages"] for each in checkpoints if "languages" in each.extra]
+    if any(other != languages[0] for other in languages):
+        raise RegardError(
+            f"ensemble: the checkpoints translate {' and '.join(map(' to '.join, languages))}, "
+            "expected one direction"
+        )
     heads = [shown_head(each.model, each.extra) for each in checkpoints]
     familiarity = familiarity_of(first.extra)
     extra = {} if familiarity is None else extra_entry(familiarity)
