@@ -35,17 +35,13 @@ def attend(
         scale: of the scores; that of the width if None.
         whole: compute all weights where some are needed, so that a capture sees one attention.
     """
-    heads, queries, keys = query.shape[1], query.shape[2], key.shape[2]
+    heads, queries = query.shape[1], query.shape[2]
     value = plan.values(value)
     if value.shape[1] != key.shape[1]:
         key, value = by_head(key, heads), by_head(value, heads)
     alone = causal and mask is None  # the fused operators of torch take no mask besides
     if causal:
-        past = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril()[None, None]
-        if mask is None or mask.dtype == torch.bool:
-            mask = past if mask is None else mask & past
-        else:
-            mask = mask.masked_fill(~past, -torch.inf)
+        mask = with_past(mask, query, key)
     if not plan.needs_weights:
         return _fused(plan, query, key, value, mask, dropout, alone, scale)
     touched, rows = plan.touched()
@@ -69,6 +65,15 @@ def attend(
     examples = torch.arange(output.shape[0], device=output.device)
     index = (examples[:, None, None], touched[None, :, None], rows[None, None])
     return output.index_put(index, part.to(output.dtype))
+
+
+def with_past(mask: Tensor | None, query: Queries, key: Keys) -> Tensor:
+    """The mask, boolean or additive, and that of torch's `is_causal`, aligned at the top left."""
+    queries, keys = query.shape[2], key.shape[2]
+    past = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril()[None, None]
+    if mask is None:
+        return past
+    return mask & past if mask.dtype == torch.bool else mask.masked_fill(~past, -torch.inf)
 
 
 def _fused(

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.errors import ShapeError
+from regard.errors import ShapeError, UnavailableError
 from regard.record import Site
 from regard.types import Block, Shape
 
@@ -25,13 +25,24 @@ class AttentionCall(NamedTuple):
 
     site: Site
     shape: Shape
-    first_query: int
+    first: int | None  # position of the first query, if it is known
     first_key: int
     dtype: torch.dtype
     device: torch.device
     words: Words = Words()
     gathered: bool = False  # every query has keys of its own, so keys have no positions
     opening: bool = False  # in the first pass of a block
+
+    @property
+    def first_query(self) -> int:
+        """The position of the first query."""
+        if self.first is None:
+            raise UnavailableError(
+                f"'{self.site.name}' has {self.shape.queries} queries and {self.shape.keys} keys, "
+                "and neither a cache nor a mask tells which positions the queries have; change "
+                "all queries alike, with heads= and keys="
+            )
+        return self.first
 
     @property
     def n_queries(self) -> int:
@@ -41,8 +52,8 @@ class AttentionCall(NamedTuple):
     @property
     def n_keys(self) -> int:
         """How many key positions there are so far; a static cache has room for more."""
-        if self.site.attends == "cross":
-            return self.shape.keys
+        if self.site.attends == "cross" or self.first is None:
+            return self.first_key + self.shape.keys
         return min(self.first_key + self.shape.keys, max(self.n_queries, 1))
 
     @property
@@ -71,10 +82,12 @@ class AttentionCall(NamedTuple):
         for axis, name in enumerate(("batch", "head")):
             if tensor.shape[axis] not in (1, self.shape[axis]):
                 raise self._misfit(what, tensor, name, f"1 or {self.shape[axis]}", axis)
-        for axis, start in ((2, self.first_query), (3, self.first_key)):
-            size, end = tensor.shape[axis], start + self.shape[axis]
+        for axis in (2, 3):
+            size = tensor.shape[axis]
             if size == 1:
                 continue
+            start = self.first_query if axis == 2 else self.first_key
+            end = start + self.shape[axis]
             if size < end:
                 name = "query" if axis == 2 else "key"
                 raise self._misfit(what, tensor, name, f"1 or at least {end}", axis)

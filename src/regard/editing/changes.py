@@ -161,8 +161,21 @@ class NewWeights(Change):
             source = _record_of(source, call)
         if isinstance(source, Record | Recipe):
             source = source.weights()
+            _check_size(source, call)
         assert isinstance(source, Tensor)
         return call.part(source.to(call.device), "replace()").to(call.dtype)
+
+
+def _check_size(weights: Tensor, call: AttentionCall) -> None:
+    """Refuse weights of a longer run; those of one pass serve the steps over a cache."""
+    for axis, name in ((2, "query"), (3, "key")):
+        start = call.first_query if axis == 2 else call.first_key
+        size, expected = weights.shape[axis], start + call.shape[axis]
+        if size > expected and not start:
+            raise ShapeError(
+                f"replace(): a record of weights {tuple(weights.shape)}, axis {name} has size "
+                f"{size}, expected {expected} at '{call.site.name}'"
+            )
 
 
 def _record_of(trace: Trace, call: AttentionCall) -> Record:
@@ -227,6 +240,15 @@ class NewValues(Change):
                 f"replace_values(): {tuple(source.shape)}, expected (batch or 1, head or 1, key, "
                 "width)"
             )
+        for axis, axis_name in enumerate(("batch", "head")):
+            if source.shape[axis] not in (1, call.shape[axis]) and not (
+                axis == 1 and call.shape.heads % max(source.shape[1], 1) == 0
+            ):
+                raise ShapeError(
+                    f"replace_values(): {tuple(source.shape)}, axis {axis_name} has size "
+                    f"{source.shape[axis]}, expected 1 or {call.shape[axis]} at "
+                    f"'{call.site.name}'"
+                )
         end = call.first_key + call.shape.keys
         if source.shape[2] < end and source.shape[2] != 1:
             raise ShapeError(
@@ -406,6 +428,10 @@ def _checked(change: Change) -> Change:
                 f"{change.name}({amount!r}): expected a number or a tensor of four axes"
             )
         if isinstance(amount, Tensor) and not amount.is_floating_point():
+            raise DtypeError(f"{change.name}(): a tensor of {amount.dtype}, expected floats")
+        _check_numbers(change, amount)
+    if isinstance(change, NewWeights | NewValues) and isinstance(amount, Tensor):
+        if not amount.is_floating_point():
             raise DtypeError(f"{change.name}(): a tensor of {amount.dtype}, expected floats")
         _check_numbers(change, amount)
     heads = change.heads

@@ -140,8 +140,9 @@ def _nothing(session: EditSession, number: int, change: Change) -> str:
     call = session.missed.get(number)
     if call is None:
         return f"{change}: changed nothing: its sites did not run in the block"
+    queries = call.shape.queries if call.first is None else call.n_queries
     return (
-        f"{change}: changed nothing: it selects none of the {call.n_queries} queries and "
+        f"{change}: changed nothing: it selects none of the {queries} queries and "
         f"{call.n_keys} keys of '{call.site.name}'; positions are absolute, from 0, and negative "
         "ones count from the last so far"
     )

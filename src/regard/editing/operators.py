@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from regard.bias import bias_block
-from regard.editing.attention import attend, mix
+from regard.editing.attention import attend, mix, with_past
 from regard.editing.plan import Plan, by_head
 from regard.errors import UnavailableError
 from regard.interception import Operator
@@ -45,6 +45,10 @@ class Planner(Protocol):
     def refuse(self, reason: str) -> None:
         """Raise if something is to change here."""
 
+    @property
+    def axes(self) -> SoftmaxAxes | None:
+        """The axes of the softmax here, if they are known."""
+
 
 #: Operators that are changed with all they contain.
 FUSED = (
@@ -73,14 +77,18 @@ def scaled_dot_product(arguments: Arguments, planner: Planner, whole_weights: bo
     if any(tensor.is_nested for tensor in tensors):
         planner.refuse("its tensors are nested")
         return None
-    lead = tensors[0].shape[:-2]
-    mask = arguments.get("attn_mask")
-    if mask is not None and len(lead) != 2:
-        mask = mask.expand(*lead, *mask.shape[-2:]) if mask.dim() > 2 or len(lead) > 2 else mask
-    mask = None if mask is None else four_axes(mask)
-    query, key, value = (four_axes(tensor) for tensor in tensors)
+    mask, causal = arguments.get("attn_mask"), arguments.get("is_causal", False)
+    rank = tensors[0].dim()
+    axes = planner.axes if rank != 4 else None
+    if mask is not None and rank != 4:
+        mask = mask.expand(*tensors[0].shape[:-2], *mask.shape[-2:])
+    on_heads = four_axes if rank == 4 else _arrangement(rank, axes)
+    query, key, value = (on_heads(tensor) for tensor in tensors)
+    mask = None if mask is None else on_heads(mask)
     plan = planner.plan(
-        Shape(query.shape[0], query.shape[1], query.shape[2], key.shape[2]), query, lambda: mask
+        Shape(query.shape[0], query.shape[1], query.shape[2], key.shape[2]),
+        query,
+        lambda: with_past(mask, query, key) if causal else mask,
     )
     if plan is None:
         return None
@@ -91,11 +99,22 @@ def scaled_dot_product(arguments: Arguments, planner: Planner, whole_weights: bo
         value,
         mask,
         dropout=arguments.get("dropout_p", 0.0),
-        causal=arguments.get("is_causal", False),
+        causal=causal,
         scale=arguments.get("scale"),
         whole=whole_weights,
     )
-    return output if len(lead) == 2 else output.reshape(*lead, *output.shape[2:])
+    if rank == 4:
+        return output
+    like = tensors[0].new_empty(1).expand(*tensors[0].shape[:-1], output.shape[-1])
+    return output.reshape(like.shape) if axes is None else axes.restore(output, like).contiguous()
+
+
+def _arrangement(rank: int, axes: SoftmaxAxes | None) -> Callable[[Tensor], Tensor]:
+    """Brings queries, keys, values or masks into four axes, as capture does: by the axes that it
+    learned of the scores, else with all leading axes as the batch."""
+    if axes is not None and len(axes.dims) == rank and axes.dim == rank - 1:
+        return axes.arrange
+    return lambda tensor: tensor.reshape(-1, 1, *tensor.shape[-2:])
 
 
 def flash(arguments: Arguments, planner: Planner, whole_weights: bool, run: Any) -> Any:

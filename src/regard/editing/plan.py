@@ -21,8 +21,9 @@ class Reweighting(NamedTuple):
     factor: Tensor  # broadcasts to (batch, head, query, key)
     renormalise: bool
 
-    def apply(self, weights: Weights, elsewhere: Tensor | float) -> Weights:
-        """`elsewhere` is the weight of each row that lies on sinks."""
+    def apply(self, weights: Weights, elsewhere: Tensor | float, seen: Tensor) -> Weights:
+        """`elsewhere` is the weight of each row that lies on sinks; `seen` are the pairs that may
+        attend."""
         new = _where(self.selection.entries, weights * self.factor, weights)
         if self.renormalise:
             before = weights.sum(-1, keepdim=True) + elsewhere
@@ -40,11 +41,10 @@ class Replacement(NamedTuple):
     selection: Selection
     weights: Tensor | None
 
-    def apply(self, weights: Weights, elsewhere: Tensor | float) -> Weights:
+    def apply(self, weights: Weights, elsewhere: Tensor | float, seen: Tensor) -> Weights:
         new = self.weights
         if new is None:
-            visible = weights.detach() > 0
-            new = visible / visible.sum(-1, keepdim=True).clamp_min(1)
+            new = seen / seen.sum(-1, keepdim=True).clamp_min(1)
         # Always a `where`: a capture follows the weights through it.
         entries = self.selection.entries
         if entries is None:
@@ -89,7 +89,9 @@ class Plan:
     def scale_scores(self, factor: Tensor, entries: Tensor | None) -> None:
         factor = _where(entries, factor, torch.ones_like(factor))
         self.scale = factor if self.scale is None else self.scale * factor
-        self.bias = None if self.bias is None else self.bias * factor
+        if self.bias is not None:  # infinity times 0 would be NaN
+            infinite = self.bias == -torch.inf
+            self.bias = torch.where(infinite, self.bias, self.bias * factor)
 
     def silence(self, rows: Tensor | None) -> None:
         one = torch.ones((1, 1, 1, 1), dtype=self.call.dtype, device=self.call.device)
@@ -123,9 +125,11 @@ class Plan:
         """
         selection, factor, renormalise = step
         if renormalise:
+            positive = factor.detach() > 0
             if bool((factor.detach() < 0).any()):
                 return False
-            positive = factor.detach() > 0
+            if factor.requires_grad and not bool(positive.all()):
+                return False  # the logarithm of 0 has no gradient
             self.add(torch.log(torch.where(positive, factor, 1.0)), selection.entries)
             if not bool(positive.all()):
                 self.allow(positive, selection.entries)
@@ -214,8 +218,10 @@ class Plan:
         keys = weights[..., before:end]
         sinks = [weights[..., :before], weights[..., end:]]
         elsewhere = sum((sink.sum(-1, keepdim=True) for sink in sinks if sink.shape[3]), 0.0)
+        seen = scores.detach() > -torch.inf  # weights may be 0 by underflow
+        seen = (seen & (~low | low.all(-1, keepdim=True)))[..., before:end]
         for step in self.steps:
-            keys = step.apply(keys, elsewhere)
+            keys = step.apply(keys, elsewhere, seen)
         if not (before or after):
             return keys
         return torch.cat([sinks[0], keys, sinks[1]], -1)
@@ -230,7 +236,7 @@ class Plan:
                     f"replace_values(): {tuple(new.shape)}, axis width has size {new.shape[3]}, "
                     f"expected {values.shape[3]} at '{self.call.site.name}'"
                 )
-            if selection.heads is not None or new.shape[1] == heads:
+            if selection.heads is not None or new.shape[1] not in (1, values.shape[1]):
                 values = by_head(values, heads)
             if new.shape[1] not in (1, values.shape[1]):
                 new = by_head(new, values.shape[1])

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import checkpoint
 
+from regard.contract import State
 from regard.editing import operators
 from regard.editing.call import AttentionCall, Words
 from regard.editing.changes import Change
@@ -40,6 +41,7 @@ from regard.record import Site, Trace
 from regard.tracing.module_paths import CallSite, ModulePaths
 from regard.tracing.session import changing, is_captured
 from regard.tracing.site_filter import Predicate, predicate, shown
+from regard.tracing.softmax_axes import SoftmaxAxes
 from regard.tracing.torch_settings import eager_torch, follow_compiler
 from regard.types import Shape
 
@@ -57,7 +59,7 @@ class Pass:
     def __init__(self, session: EditSession, cached: int | None) -> None:
         self.session = session
         self.cached = cached  # positions in the cache it was given; None if there is none
-        self.first = 0  # position of the first query, by the last self-attention
+        self.first: int | None = 0  # position of the first query, by the last self-attention
         self.calls: Counter[str] = Counter()  # of each module
         self.again = _in_backward()  # recomputed for a backward pass
 
@@ -95,6 +97,7 @@ class EditSession:
         self.matched: set[int] = set()  # numbers of changes whose `where` matched a site
         self.in_checkpoints = 0  # changed calls that a backward pass will run again
         self.recomputed = 0
+        self.lengths: dict[Any, int] = {}  # how many keys there were in the last pass, by call
         self._wanted: dict[Any, tuple[int, ...]] = {}
         self._checked = 0  # how many sites there were when they were last checked
         self.passes = 0  # outermost calls
@@ -255,6 +258,11 @@ class _Planner:
     def wanted(self) -> bool:
         return any(current.session.wanted(site) for current, site in self.here)
 
+    @property
+    def axes(self) -> SoftmaxAxes | None:
+        current, site = self.here[0]
+        return current.session.sites.axes.get((site.path, site.source))
+
     def refuse(self, reason: str) -> None:
         for current, site in self.here:
             numbers = current.session.wanted(site)
@@ -355,8 +363,7 @@ def _intercept(operator: Operator, args: Any, kwargs: Any) -> Any:
 
 def _softmax(planner: _Planner, arguments: Any) -> Tensor | None:
     current, site = planner.here[0]
-    line = (site.path, site.source)
-    axes = current.session.sites.axes.get(line)
+    line, axes = (site.path, site.source), planner.axes
     if arguments["self"].is_nested:
         planner.refuse("its tensors are nested")
         return None
@@ -385,33 +392,41 @@ def _site(current: Pass, call_site: CallSite) -> Site:
 
 def _positions(
     current: Pass, site: Site, shape: Shape, mask: Callable[[], Tensor | None]
-) -> tuple[int, int]:
-    """Absolute positions of the first query and the first key."""
-    queries, keys = shape.queries, shape.keys
+) -> tuple[int | None, int]:
+    """Absolute positions of the first query, if it is known, and of the first key."""
+    lengths, line = current.session.lengths, (site.path, site.source, site.call)
+    before, lengths[line] = lengths.get(line), shape.keys
     if site.attends == "cross":
         return current.first if current.cached is None else current.cached, 0
+    first: int | None = 0
+    first_key = 0
     if current.cached is not None:
         first = current.cached
-        first_key = max(0, first + queries - keys)
-    else:
-        first, first_key = max(keys - queries, 0), 0
-        if keys > queries:
-            first = max(0, first - _hidden_at_end(mask()))
+        first_key = max(0, first + shape.queries - shape.keys)
+    elif before is not None and before + shape.queries == shape.keys:
+        first = before  # a cache that the model keeps to itself grew
+    elif shape.keys > shape.queries:
+        first = _first_by_mask(mask())
     current.first = first
     return first, first_key
 
 
-def _hidden_at_end(mask: Tensor | None) -> int:
-    """How many keys at the end no query may see: room in a cache of a fixed size."""
+def _first_by_mask(mask: Tensor | None) -> int | None:
+    """The position of the first query where the mask is causal: each query sees one key more."""
     if mask is None:
-        return 0
+        return None
     visible = mask if mask.dtype == torch.bool else ~masked(mask)
-    seen = visible.reshape(-1, visible.shape[-1]).any(0).nonzero()
-    return int(visible.shape[-1] - 1 - seen.max()) if len(seen) else 0
+    keys = visible.shape[-1]
+    last = (visible * torch.arange(1, keys + 1, device=visible.device)).amax((0, 1, 3)) - 1
+    queries = torch.arange(len(last), device=last.device)
+    hides = len(last) > 1 or int(last[0]) < keys - 1
+    return int(last[0]) if hides and bool((last - queries == last[0]).all()) else None
 
 
 def _cached_positions(inputs: Any) -> int | None:
     """How many positions the cache among some inputs has seen; None if there is no cache."""
+    if isinstance(inputs, State):  # whose keys have no gap
+        return inputs.length if inputs.growing and not (inputs.first and inputs.dropped) else None
     if isinstance(inputs, dict):
         inputs = list(inputs.values())
     if isinstance(inputs, tuple | list):

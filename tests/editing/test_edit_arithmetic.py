@@ -1,0 +1,118 @@
+"""Factors of 0, weights that underflow, infinite biases; and values that do not fit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import regard
+from regard.editing import bias, multiply, replace, replace_values, scale
+from regard.errors import DtypeError, RegardError, ShapeError
+
+
+class Attention(nn.Module):
+    """Self-attention of 4 heads, fused or written by hand, with or without a causal mask."""
+
+    def __init__(self, fused: bool, causal: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.num_heads, self.fused, self.causal = 4, fused, causal
+        self.qkv, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (part.unflatten(-1, (4, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
+        if self.fused:
+            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        else:
+            scores = q @ k.mT / 2
+            if self.causal:
+                past = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+                scores = scores.masked_fill(~past, torch.finfo(scores.dtype).min)
+            mixed = scores.softmax(-1) @ v
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+X = torch.randn(2, 6, 16, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_factor_of_0_has_a_gradient(fused: bool) -> None:
+    model = Attention(fused)
+    factor = torch.ones(1, 1, 1, 6)
+    factor[..., 2] = 0
+    factor.requires_grad_()
+
+    def loss(factor: Tensor) -> Tensor:
+        with regard.edit(model, multiply(factor)):
+            return (model(X) * torch.arange(192.0).view(2, 6, 16).sin()).sum()
+
+    loss(factor).backward()
+    step = torch.zeros_like(factor)
+    step[..., 2] = 1e-2
+    with torch.no_grad():
+        slope = (-3 * loss(factor) + 4 * loss(factor + step) - loss(factor + 2 * step)) / 2e-2
+    assert float(slope.abs()) > 0.1
+    torch.testing.assert_close(factor.grad[0, 0, 0, 2], slope, atol=1e-2, rtol=1e-2)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_uniform_is_over_what_may_be_seen_not_over_what_is_left(fused: bool) -> None:
+    """Most weights of peaked attention are 0 in float16."""
+    model = Attention(fused, causal=True).half()
+    with torch.no_grad():
+        model.qkv.weight[:32] *= 30
+        with regard.edit(model, replace("uniform")), regard.capture(model) as trace:
+            model(X.half())
+    past = torch.ones(6, 6).tril()
+    expected = (past / past.sum(-1, keepdim=True)).expand(2, 4, 6, 6)
+    torch.testing.assert_close(trace[0].weights().float(), expected, atol=1e-3, rtol=0)
+
+
+def test_an_infinite_bias_times_0() -> None:
+    model = Attention(True)
+    changes = bias(-torch.inf, keys=0), scale(0.0)
+    with torch.no_grad(), regard.edit(model, *changes), regard.capture(model) as trace:
+        model(X)
+    expected = torch.tensor([0, 0.2, 0.2, 0.2, 0.2, 0.2]).expand(2, 4, 6, 6)
+    torch.testing.assert_close(trace[0].weights(), expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "text"),
+    [
+        (lambda: replace(torch.ones(1, 1, 6, 6, dtype=torch.long)), DtypeError, "torch.int64"),
+        (lambda: replace(torch.full((1, 1, 6, 6), torch.nan)), RegardError, "it holds NaN"),
+        (lambda: replace_values(torch.zeros(1, 1, 6, 4, dtype=torch.long)), DtypeError, "int64"),
+        (lambda: replace_values(torch.full((1, 1, 1, 4), torch.nan)), RegardError, "holds NaN"),
+    ],
+)
+def test_weights_and_values_that_are_no_numbers(make, kind, text) -> None:
+    with pytest.raises(kind, match=text):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        (torch.zeros(1, 3, 1, 4), r"axis head has size 3, expected 1 or 4 at 'Attention'"),
+        (torch.zeros(3, 1, 1, 4), r"axis batch has size 3, expected 1 or 2 at 'Attention'"),
+    ],
+)
+def test_values_that_do_not_fit(values: Tensor, text: str) -> None:
+    model = Attention(True)
+    with pytest.raises(ShapeError, match=text), regard.edit(model, replace_values(values)):
+        model(X)
+
+
+def test_records_of_a_longer_run() -> None:
+    model = Attention(True)
+    with torch.no_grad():
+        longer = regard.trace(model, torch.randn(2, 9, 16))
+        for source in (longer, longer[0]):
+            with (
+                pytest.raises(ShapeError, match="axis query has size 9, expected 6 at"),
+                regard.edit(model, replace(source)),
+            ):
+                model(X)
