@@ -52,3 +52,12 @@ def test_missing_numbers_are_told(translator):
     assert missing_numbers("27 cats in 1999", "des chats en 1999") == ["27"]
     remarks = translator("you love 27 cats", longest=3).remarks
     assert remarks == ("the translation lacks 27 of the source",)
+
+
+def test_bytes_that_spell_no_character_are_the_source_word():
+    weights = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
+    names = ["Salut", "\ufffd", "\ufffd"]
+    replaced = copies(names, ["Hello", "🍕"], weights)
+    assert replaced == {1: "🍕", 2: ""}
+    assert with_copies("Salut \ufffd\ufffd", names, replaced) == "Salut 🍕"
+    assert needs_copies("Hello 🍕", "Salut \ufffd\ufffd")

@@ -1,4 +1,5 @@
-"""Words that a translation copies from its source: unknown words, and numbers it got wrong.
+"""Words that a translation copies from its source: unknown words, bytes that spell no character,
+and numbers it got wrong.
 
 A number of the translation is wrong if the source has not got it, while a number of the source is
 missing. Each is replaced by the source word that it attends to most.
@@ -14,10 +15,12 @@ from torch import Tensor
 
 from regard.translate.tokens import NAMES, UNKNOWN
 
+NO_CHARACTER = "\ufffd"  #: what bytes that spell no character are decoded as
+
 
 def needs_copies(source: str, text: str) -> bool:
     """Whether a translation has words to copy."""
-    return NAMES[UNKNOWN] in text or bool(_wrong(source, text) and missing_numbers(source, text))
+    return NAMES[UNKNOWN] in text or NO_CHARACTER in text or bool(_wrong(source, text) and missing_numbers(source, text))
 
 
 def missing_numbers(source: str, text: str) -> list[str]:
@@ -40,9 +43,14 @@ def copies(
     text, source = " ".join(names), " ".join(source_names)
     missing = missing_numbers(source, text)
     replaced: dict[int, str] = {}
+    unreadable = False
     for place, name in enumerate(names):
         candidates: list[int] = []
-        if name == NAMES[UNKNOWN]:
+        if unreadable and NO_CHARACTER in name:  # the next byte of the same character
+            replaced[place] = ""
+            continue
+        unreadable = NO_CHARACTER in name
+        if name == NAMES[UNKNOWN] or unreadable:
             candidates = list(range(len(source_names)))
         elif _wrong(source, name):
             candidates = [
