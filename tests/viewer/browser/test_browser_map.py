@@ -144,7 +144,7 @@ def test_a_head_opens_with_the_word_that_was_chosen(open_page, sentence_trace):
     expect(looking.by("matrix-canvas")).to_be_visible()
     looking.view("map")
     looking.choose("special-select", "hidden")
-    expect(looking.by("map-query-0")).to_have_text("The")
+    expect(looking.by("map-query-0")).to_have_text("the")
     looking.by("map-query-4").click()
     looking.by("thumb-3-1").click()
     expect(looking.by("matrix-canvas")).to_be_visible()

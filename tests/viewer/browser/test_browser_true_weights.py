@@ -302,4 +302,4 @@ def test_the_pair_under_the_pointer_is_that_of_the_picture(open_page, word_page)
     x, y = box["x"] + 0.9 * box["width"], box["y"] + 0.8 * box["height"]
     looking.page.mouse.move(x - 1, y)
     looking.page.mouse.move(x, y)
-    assert re.search(r"^\W*(##x|w\d+)\W+(##x|w\d+)", looking.tooltip()), looking.tooltip()
+    assert re.match(r"(##x|w\d+) → (##x|w\d+)\n", looking.tooltip()), looking.tooltip()
