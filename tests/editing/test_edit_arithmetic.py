@@ -116,3 +116,8 @@ def test_records_of_a_longer_run() -> None:
                 regard.edit(model, replace(source)),
             ):
                 model(X)
+
+
+def test_repr_says_what_is_not_renormalised() -> None:
+    assert repr(multiply(0.5, renormalise=False)) == "multiply(amount=0.5, renormalise=False)"
+    assert repr(multiply(0.5)) == "multiply(amount=0.5)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import random
+import warnings
 import weakref
 
 import numpy
@@ -12,9 +13,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import regard
-from regard.editing import Change, bias, scale, silence
+from regard.editing import Change, EditWarning, bias, scale, silence
 from regard.errors import RegardError
 
 
@@ -131,3 +133,37 @@ def test_the_learned_pass_leaves_no_trace() -> None:
 
     for plain, edited in zip(steps(), steps(scale(1.0))):
         torch.testing.assert_close(edited, plain, atol=1e-6, rtol=0)
+
+
+class Leaf(nn.Module):
+    """Attends, and holds no module."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(*[x[:, None]] * 3)[:, 0]
+
+
+def test_a_leaf_that_attends_can_be_called_by_itself() -> None:
+    model = nn.Sequential(Leaf(), Attention()).eval()
+    for _ in range(2):  # learned in the block, then known before it
+        with torch.no_grad(), regard.edit(model, silence()) as edits:
+            model(X)
+            assert not model[0](X).any()
+        assert edits.touched == [{"0": 2, "1": 1}]
+    assert model[0](X).any() and "_compiled_call_impl" not in model[0].__dict__
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpoints_without_gradients_need_no_warning(reentrant: bool) -> None:
+    model = stack()
+    run = lambda: checkpoint(model, X.clone().requires_grad_(), use_reentrant=reentrant)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with torch.no_grad(), regard.edit(model[0], scale(2.0)):
+            model(X)
+            if not reentrant:
+                run()
+    with (
+        pytest.warns(EditWarning, match="call backward"),
+        regard.edit(model, scale(2.0)),
+    ):
+        run()

@@ -52,6 +52,8 @@ class Change(ABC):
             for field in ("amount", "where", "heads", "queries", "keys")
             if getattr(self, field, None) is not None
         ]
+        if not getattr(self, "renormalise", True):
+            parts.append("renormalise=False")
         return f"{self.name}({', '.join(parts)})"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
@@ -221,7 +222,7 @@ def flex(arguments: Arguments, planner: Planner, whole_weights: bool) -> Any:
     heads = recipe.shape.heads
     values = plan.values(value).to(scores.dtype)
     output = mix(plan, scores, values.repeat_interleave(heads // values.shape[1], 1))
-    total = torch.logsumexp(scores, -1) / 0.6931471805599453  # flex tells it to base 2
+    total = torch.logsumexp(scores, -1) / math.log(2)  # flex tells it to base 2
     return output.to(value.dtype), total, scores.amax(-1)
 
 

@@ -62,6 +62,8 @@ class Pass:
         self.first: int | None = 0  # position of the first query, by the last self-attention
         self.calls: Counter[str] = Counter()  # of each module
         self.again = _in_backward()  # recomputed for a backward pass
+        # A reentrant checkpoint runs without gradients, and is run again all the same.
+        self.differentiable = torch.is_grad_enabled() or _in_checkpoint("forward")
 
 
 _numbers = itertools.count()
@@ -99,9 +101,10 @@ class EditSession:
         self.recomputed = 0
         self.lengths: dict[Any, int] = {}  # how many keys there were in the last pass, by call
         self._wanted: dict[Any, tuple[int, ...]] = {}
-        self._checked = 0  # how many sites there were when they were last checked
+        self._checked: Any = None  # what was known of the sites when they were last checked
         self.passes = 0  # outermost calls
         self._stack = ExitStack()
+        self._watched: set[int] = set()  # ids of modules whose calls are wrapped
         self._closed = True
         self.number = next(_numbers)  # outer blocks come first
 
@@ -121,20 +124,24 @@ class EditSession:
             self.block.open()
             stack.callback(self.block.close)
             stack.enter_context(changing())
-            for module in self._entrances():
-                wrap_calls(module, self._around)
-                stack.callback(unwrap_calls, module, self._around)
             self._stack = stack.pop_all()
+            self._watch_entrances()
         self._closed = False
 
     def end(self) -> None:
         self._closed = True
         self._stack.close()
 
-    def _entrances(self) -> list[nn.Module]:
-        """Modules whose calls may be outermost: the model, and those that hold others."""
-        modules = dict.fromkeys([self.model, *self.module_paths.modules.values()])
-        return [m for m in modules if m is self.model or m._modules]
+    def _watch_entrances(self) -> None:
+        """Wrap modules whose calls may be outermost: the model, and those that hold others or
+        attend themselves."""
+        attending = {path for path, _ in self.sites.sites}
+        for path, module in [("", self.model), *self.module_paths.modules.items()]:
+            outer = module is self.model or module._modules or path in attending
+            if outer and id(module) not in self._watched:
+                self._watched.add(id(module))
+                wrap_calls(module, self._around)
+                self._stack.callback(unwrap_calls, module, self._around)
 
     def _adopt(self, trace: Trace) -> None:
         for record in trace:
@@ -177,6 +184,7 @@ class EditSession:
                 finally:
                     _here.learning = False
                 self._wanted.clear()
+                self._watch_entrances()
             self._check_sites(everything=module is self.module_paths.modules.get(""))
             with intercepted(_intercept):
                 return proceed(*args, **kwargs)
@@ -187,9 +195,11 @@ class EditSession:
 
     def _check_sites(self, everything: bool) -> None:
         """Raise where a change matches no site, if all are known, or one that cannot change."""
-        if len(self.sites.sites) == self._checked:
+        sites = self.sites
+        state = (everything, len(sites.sites), len(sites.axes), len(sites.unread))
+        if state == self._checked:
             return
-        self._checked = len(self.sites.sites)
+        self._checked = state
         for number, matches in enumerate(self.predicates):
             for site in list(self.sites.sites.values()):
                 if not matches(site):
@@ -233,7 +243,7 @@ class EditSession:
         """Count changed calls inside activation checkpoints, and those that run again."""
         if current.again:
             self.recomputed += 1
-        elif _in_checkpoint():
+        elif current.differentiable and _in_checkpoint():
             self.in_checkpoints += 1
 
 
@@ -440,11 +450,12 @@ def _in_backward() -> bool:
     return bool(torch._C._current_graph_task_id() != -1)
 
 
-def _in_checkpoint() -> bool:
-    """Whether torch's activation checkpointing is among the callers."""
+def _in_checkpoint(function: str | None = None) -> bool:
+    """Whether torch's activation checkpointing, or a function of it, is among the callers."""
     frame: Any = sys._getframe(1)
     while frame is not None:
-        if frame.f_code.co_filename == checkpoint.__file__:
+        code = frame.f_code
+        if code.co_filename == checkpoint.__file__ and function in (None, code.co_name):
             return True
         frame = frame.f_back
     return False
