@@ -4,7 +4,7 @@
 
 prints a line for each input: the input, its translation, and + or − where the file of judgements
 (lines of input, translation and mark, separated by tabs) has judged this very translation; then how
-many of the judged are acceptable. CHECKPOINT may be english-french or french-english, the translators that ship.
+many of the judged are acceptable. CHECKPOINT may be english-french or french-english, which ship.
 """
 
 from __future__ import annotations

@@ -20,7 +20,11 @@ NO_CHARACTER = "\ufffd"  #: what bytes that spell no character are decoded as
 
 def needs_copies(source: str, text: str) -> bool:
     """Whether a translation has words to copy."""
-    return NAMES[UNKNOWN] in text or NO_CHARACTER in text or bool(_wrong(source, text) and missing_numbers(source, text))
+    return (
+        NAMES[UNKNOWN] in text
+        or NO_CHARACTER in text
+        or bool(_wrong(source, text) and missing_numbers(source, text))
+    )
 
 
 def missing_numbers(source: str, text: str) -> list[str]:
