@@ -1,4 +1,4 @@
-"""Attention you can see, measure and reuse, in any PyTorch model."""
+"""Attention you can see, measure, change and reuse, in any PyTorch model."""
 
 from importlib import import_module
 from types import ModuleType

@@ -43,7 +43,7 @@ def main() -> None:
         add_completion=False,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
-        help="Attention you can see, measure and reuse.",
+        help="Attention you can see, measure, change and reuse.",
     )
 
     @app.callback(invoke_without_command=True)
