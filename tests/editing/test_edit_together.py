@@ -258,7 +258,11 @@ def test_a_trace_saves_the_captured_pass_and_knows_words() -> None:
 
 
 REFUSED: list[tuple[Change, type[Exception], str]] = [
-    (forbid(where="layer.9*"), RegardError, "where='layer.9*' matches none of 2 sites; near: '0'"),
+    (
+        forbid(keys=0, where="layer.9*"),
+        RegardError,
+        "where='layer.9*' matches none of 2 sites; near: '0'",
+    ),
     (forbid(keys=17), RegardError, "it selects none of the 6 queries and 6 keys of '1'"),
     (silence(heads=7), ShapeError, "heads=7: 7 at '0', expected a number from 0 to 3"),
     (silence(heads=[1, 4]), ShapeError, "4 at '0', expected a number from 0 to 3: it has 4 heads"),

@@ -277,6 +277,8 @@ def forbid(
 ) -> Change:
     """Forbid these queries to attend to these keys; a row left with nothing gives 0.
 
+    Without `queries` no query may attend to the keys, without `keys` the queries attend to nothing.
+
     Args:
         where: which sites, as in `regard.capture`: a glob of module paths, a compiled regular
             expression, layer numbers, a function of a `Site`, or a list of those.
@@ -289,6 +291,10 @@ def forbid(
     >>> forbid(queries=-1, keys=[3, 4], where="*layer.2*")
     forbid(where='*layer.2*', queries=-1, keys=[3, 4])
     """
+    if queries is None and keys is None:
+        raise RegardError(
+            "forbid: expected queries, keys or both; silence(heads=) takes all of a head"
+        )
     return _checked(Permission(where=where, heads=heads, queries=queries, keys=keys))
 
 

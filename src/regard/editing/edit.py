@@ -44,7 +44,7 @@ class Edits:
         lines = []
         for change, sites in zip(self.changes, self.touched):
             calls = sum(sites.values())
-            lines.append(f"{change}: {len(sites)} sites, {calls} calls")
+            lines.append(f"{change}: {_count(len(sites), 'site')}, {_count(calls, 'call')}")
         return "\n".join(lines)
 
 
@@ -72,7 +72,7 @@ class edit:  # a context manager is written like a function
     >>> trace[0].weights()[..., 0].max()
     tensor(0.)
     >>> edits
-    forbid(keys=0): 1 sites, 1 calls
+    forbid(keys=0): 1 site, 1 call
     """
 
     def __init__(
@@ -129,6 +129,10 @@ class edit:  # a context manager is written like a function
                 EditWarning,
                 stacklevel=2,
             )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _nothing(session: EditSession, number: int, change: Change) -> str:

@@ -214,7 +214,8 @@ class EditSession:
             for note in self.sites.unread:
                 if matches(Site(note.where, "", "", "")):
                     raise UnavailableError(f"{self.changes[number]}: {note}")
-            if everything and number not in self.matched:
+            # Without any site the operators that run now say more, or the end of the block does.
+            if everything and sites.sites and number not in self.matched:
                 raise RegardError(self.no_match(number))
 
     def no_match(self, number: int) -> str:
