@@ -84,9 +84,15 @@ def test_colours_become_lighter_or_darker_all_the_way(name, most, even):
     assert float((found[-1] - found[0]).abs()) > 25
 
 
+def test_colours_of_differences_become_darker_on_either_side_of_0():
+    places = torch.linspace(0, 1, 65)
+    steps = lightness(torch.from_numpy(colormaps["RdBu_r"](places.numpy())[:, :3]).double()).diff()
+    assert (steps[:32] > 0).all() and (steps[32:] < 0).all()
+
+
 def test_the_colour_maps_in_use_are_those():
     source = Path(regard.plots.draw.__file__).read_text()
-    known = {"viridis", "inferno", "Oranges", "Blues"}
+    known = {"viridis", "inferno", "Oranges", "Blues", "RdBu_r"}
     strings = {node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)}
     assert strings & set(colormaps) == known
 
