@@ -3,8 +3,8 @@
 import random
 from dataclasses import is_dataclass, replace
 
+import corpus_loops as loops
 import pytest
-import statistics_loops as loops
 import torch
 from corpus_models import Reader, texts
 from hypothesis import given, settings
