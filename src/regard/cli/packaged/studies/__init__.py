@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from regard.cli.packaged.base import TextModel
+from regard.cli.packaged.studies import divisors as _divisors
 from regard.cli.packaged.studies import induction as _induction
 from regard.cli.packaged.studies import partners as _partners
 from regard.cli.packaged.studies import reader as _reader
@@ -10,6 +11,7 @@ from regard.cli.packaged.studies import reader as _reader
 #: Studies with attention, as `study:NAME`, and how the model of each is loaded.
 STUDIES: dict[str, Callable[[], TextModel]] = {
     "study:attention_explanation": _reader.reader,
+    "study:common_divisors": _divisors.divisors,
     "study:induction": _induction.induction,
     "study:pairwise_convolution": _partners.partners,
 }
@@ -17,6 +19,7 @@ STUDIES: dict[str, Callable[[], TextModel]] = {
 #: An example text for each, the word of it to look at, and what that finds.
 EXAMPLES: dict[str, tuple[str, str | None, str | None]] = {
     "study:attention_explanation": _reader.EXAMPLE,
+    "study:common_divisors": _divisors.EXAMPLE,
     "study:induction": _induction.EXAMPLE,
     "study:pairwise_convolution": _partners.EXAMPLE,
 }
