@@ -4,37 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from small_attention import Attention, X
+from torch import Tensor
 
 import regard
 from regard.editing import bias, multiply, replace, replace_values, scale
 from regard.errors import DtypeError, RegardError, ShapeError
 
 
-class Attention(nn.Module):
-    """Self-attention of 4 heads, fused or written by hand, with or without a causal mask."""
-
-    def __init__(self, fused: bool, causal: bool = False) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.num_heads, self.fused, self.causal = 4, fused, causal
-        self.qkv, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (part.unflatten(-1, (4, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
-        if self.fused:
-            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
-        else:
-            scores = q @ k.mT / 2
-            if self.causal:
-                past = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
-                scores = scores.masked_fill(~past, torch.finfo(scores.dtype).min)
-            mixed = scores.softmax(-1) @ v
-        return self.out(mixed.transpose(1, 2).flatten(2))
-
-
-X = torch.randn(2, 6, 16, generator=torch.Generator().manual_seed(1))
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
 
 
 @pytest.mark.parametrize("fused", [True, False])

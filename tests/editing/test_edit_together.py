@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from families import FAMILIES
+from small_attention import Attention, X, stack
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -31,35 +32,6 @@ from regard.errors import RegardError, ShapeError, UnavailableError
 from regard.grafting import ReuseLayer
 from regard.recipe import Recipe
 from regard.reuse import WeightedAggregation
-
-
-class Attention(nn.Module):
-    """Self-attention, fused or written by hand with an odd order of axes."""
-
-    def __init__(self, fused: bool = True, width: int = 16, heads: int = 4) -> None:
-        super().__init__()
-        self.num_heads, self.fused = heads, fused
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (
-            part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-            for part in self.qkv(x).chunk(3, -1)
-        )
-        if self.fused:
-            mixed = F.scaled_dot_product_attention(q, k, v)
-        else:
-            scores = torch.einsum("bhqd,bhkd->bkhq", q, k) / q.shape[-1] ** 0.5
-            mixed = torch.einsum("bkhq,bhkd->bhqd", scores.softmax(1), v)
-        return self.out(mixed.transpose(1, 2).flatten(2))
-
-
-def stack(fused: bool = True) -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(Attention(fused), Attention(fused)).eval()
-
-
-X = torch.randn(2, 6, 16, generator=torch.Generator().manual_seed(1))
 
 
 @pytest.mark.parametrize("fused", [True, False])
