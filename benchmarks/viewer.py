@@ -133,10 +133,12 @@ def smollm2_trace(length: int, layers: int) -> regard.Trace:
 
     with packaged.quietly():
         loaded = packaged.smollm2()
-        given = loaded.tokenizer(TEXT * 3, return_tensors="pt")["input_ids"][:, :length]
+        tokens = loaded.tokenizer(TEXT * 3, return_tensors="pt")["input_ids"][:, :length]
     model = loaded.model.model
     model.layers = model.layers[:layers]
-    return regard.trace(model, given).with_tokens(loaded.tokenizer.convert_ids_to_tokens(given[0]))
+    return regard.trace(model, tokens).with_tokens(
+        loaded.tokenizer.convert_ids_to_tokens(tokens[0])
+    )
 
 
 def timed(call: Callable[[], Any], repeats: int) -> tuple[Any, float]:

@@ -105,8 +105,8 @@ def study(quick: bool, seed: int) -> Outcome:
     generator = torch.Generator().manual_seed(1000 + seed)
     answers = torch.zeros(TESTED, LARGEST + 1)
     for divided in range(1, TESTED + 1):
-        given = model(digits_of(pairs_of(divided, generator))).argmax(-1)
-        answers[divided - 1] = given.bincount(minlength=LARGEST + 1) / len(given)
+        classes = model(digits_of(pairs_of(divided, generator))).argmax(-1)
+        answers[divided - 1] = classes.bincount(minlength=LARGEST + 1) / len(classes)
     usual = answers.argmax(1)
     learned = tuple(k for k in range(1, TESTED + 1) if usual[k - 1] == k)
     as_expected = [answers[k - 1, expected_answer(k, LEARNED)].item() for k in range(1, TESTED + 1)]
@@ -140,12 +140,12 @@ def draw(outcome: Outcome, figure: Any) -> None:
     shown = outcome.shown
     curve, answers, weights = figure.subplots(1, 3, width_ratios=[1, 1.3, 1])
     curve.plot(list(shown.shares), list(shown.shares.values()), color="C0")
-    found = 0.0
+    expected = 0.0
     for k in LEARNED:
-        found += 6 / math.pi**2 / k**2
-        curve.axhline(found, color="0.6", linewidth=0.6, linestyle=":", zorder=0)
+        expected += 6 / math.pi**2 / k**2
+        curve.axhline(expected, color="0.6", linewidth=0.6, linestyle=":", zorder=0)
         if k < 10:
-            curve.annotate(f"with {k}", (0, found), fontsize=6, va="bottom", color="0.3")
+            curve.annotate(f"with {k}", (0, expected), fontsize=6, va="bottom", color="0.3")
     curve.set(xlabel="step", ylabel="right answers", ylim=(0.55, 0.86), xlim=(0, None))
     shares = shown.answers[:, 1 : TESTED + 1]
     image = answers.imshow(shares.T.numpy(), cmap="viridis", origin="lower", vmin=0, vmax=1,

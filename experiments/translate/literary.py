@@ -46,12 +46,12 @@ def ibm1(pairs: Sequence[tuple[Words, Words]], iterations: int = 5) -> dict[tupl
 
 def links(table: dict[tuple[str, str], float], english: Words, french: Words) -> Links:
     """Each French word with its most probable English word, the first of equals."""
-    found = set()
+    pairs = set()
     for target, word in enumerate(french):
         best = max(range(len(english)), key=lambda source: table[word, english[source]])
         if table[word, english[best]] > table[word, ""]:
-            found.add((best, target))
-    return frozenset(found)
+            pairs.add((best, target))
+    return frozenset(pairs)
 
 
 def tatoeba(count: int) -> list[tuple[Words, Words]]:

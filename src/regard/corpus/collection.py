@@ -123,8 +123,8 @@ def _estimates(result: Any, name: str) -> Iterator[tuple[str, Estimate]]:
         if result.mean.dim() == 1:
             yield name, result
         elif result.mean.dim() == 2:
-            for place in range(result.mean.shape[1]):
-                yield f"{name}[{place}]", Estimate(*(part[:, place] for part in result[:4]))
+            for column in range(result.mean.shape[1]):
+                yield f"{name}[{column}]", Estimate(*(value[:, column] for value in result[:4]))
         return
     fields = result if isinstance(result, Mapping) else getattr(result, "__dict__", None)
     if fields is None and hasattr(result, "_asdict"):

@@ -92,8 +92,9 @@ class Observer:
         reducers = {id(each): each for own in asked.values() for each in own.values()}
         reducers[id(always)] = always
         answers = dict(zip(reducers, reduce(recipe, list(reducers.values()))))
-        known = {key: each for key, each in questions.reducers.items() if id(each) in answers}
-        sums = RowSums(recipe, questions, {key: answers[id(each)] for key, each in known.items()})
+        asked_here = ((key, id(each)) for key, each in questions.reducers.items())
+        given_sums = {key: answers[each] for key, each in asked_here if each in answers}
+        sums = RowSums(recipe, questions, given_sums)
         if not bool((sums.mass.isfinite() | ~batch.positions.rows[:, None]).all()):
             raise RegardError(f"{record.name}: its weights are not finite")
         for name, parts in state.parts(record.name).items():

@@ -138,10 +138,10 @@ class RunFolder:
             text = self.manifest.read_text(encoding="utf-8")
         try:
             manifest = json.loads(text)
-            known = manifest["format"] == _FORMAT and {"settings", "files"} <= manifest.keys()
+            valid = manifest["format"] == _FORMAT and {"settings", "files"} <= manifest.keys()
         except (ValueError, KeyError, TypeError):
-            known = False
-        if not known:
+            valid = False
+        if not valid:
             raise RegardError(f"{self.manifest} is not the manifest of a run of regard.collect")
         return dict(manifest)
 

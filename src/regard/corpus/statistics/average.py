@@ -68,8 +68,8 @@ class Average(Statistic):
                 rows, columns = where[:, :, None], where[:, None]
                 chosen = weights[examples.to(weights.device)].transpose(1, 3)  # (b, key, query, h)
                 alone = chosen[some, columns, rows].permute(0, 3, 1, 2)
-                given = Given(alone.contiguous(), None, attention.record.kind)
-                yield examples, reduce(given, [self.reducer])[0]
+                recipe = Given(alone.contiguous(), None, attention.record.kind)
+                yield examples, reduce(recipe, [self.reducer])[0]
 
     def _tensor(self, answer: Any) -> Tensor:
         if isinstance(answer, Tensor):

@@ -115,8 +115,8 @@ class Figures(Statistic):
         estimates = {}
         for name in FIGURES:
             if name in _SUMS:
-                place = list(_SUMS).index(name)
-                estimates[name] = Estimate(*(value[:, place] for value in ratios[:4]))
+                column = list(_SUMS).index(name)
+                estimates[name] = Estimate(*(value[:, column] for value in ratios[:4]))
             else:
                 nothing = torch.full_like(figures[name], math.nan)
                 estimates[name] = Estimate(
@@ -171,9 +171,9 @@ _SOMETIMES = ("special", "aside", "induction", "duplicate")  # not known of ever
 def _stacked(sums: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     """The two sums of each ratio, (batch, head, figure); 0 of what is not known."""
     nothing = torch.zeros_like(sums["rows"])
-    known = {**sums, "evenness": sums["entropy"]}
+    by_name = {**sums, "evenness": sums["entropy"]}
     pairs = [
-        (known[name], known[number]) if name in known else (nothing, nothing)
+        (by_name[name], by_name[number]) if name in by_name else (nothing, nothing)
         for name, number in _SUMS.items()
     ]
     totals, numbers = zip(*pairs)
@@ -183,10 +183,10 @@ def _stacked(sums: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
 def _unstacked(part: Ratio) -> dict[str, Float[Tensor, " head"]]:
     """The same sums, over the corpus, by name."""
     sums = {}
-    for place, (name, number) in enumerate(_SUMS.items()):
-        if name not in _SOMETIMES or bool(part.arrays["examples"][:, place].any()):
-            sums[name] = part.arrays["total"][:, place]
-            sums[number] = part.arrays["number"][:, place]
+    for column, (name, number) in enumerate(_SUMS.items()):
+        if name not in _SOMETIMES or bool(part.arrays["examples"][:, column].any()):
+            sums[name] = part.arrays["total"][:, column]
+            sums[number] = part.arrays["number"][:, column]
     return sums
 
 

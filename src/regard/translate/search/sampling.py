@@ -70,8 +70,8 @@ def drawn_candidates(
     kept = totals - shares < options.top_p  # the first that reach it together, at least one
     whole = (shares * kept).sum(1)
     last = kept.sum(1) - 1
-    place = torch.minimum((totals <= (chance * whole)[:, None]).sum(1), last)
-    token = order.gather(1, place[:, None]) + FIRST
+    rank = torch.minimum((totals <= (chance * whole)[:, None]).sum(1), last)
+    token = order.gather(1, rank[:, None]) + FIRST
     if forced is not None:
         token = torch.where(forced >= 0, forced, token[:, 0])[:, None]
     most = logits.amax(1, keepdim=True)

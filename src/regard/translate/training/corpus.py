@@ -80,10 +80,10 @@ def read_data(config: DataConfig) -> Pairs:
     valid = _whole(config, config.valid) if config.valid else None
     if config.valid and not valid:
         raise RegardError(f"data.valid has no pairs: {', '.join(config.valid)}")
-    found = _survey(config, files, cleaning, {pair.source for pair in valid or []})
-    if not found.report.kept:
-        raise RegardError(f"no pair of data.train is left to learn from:\n{found.report}")
-    parts = found.split
+    survey = _survey(config, files, cleaning, {pair.source for pair in valid or []})
+    if not survey.report.kept:
+        raise RegardError(f"no pair of data.train is left to learn from:\n{survey.report}")
+    parts = survey.split
     valid = parts.valid if valid is None else valid
     test = _whole(config, config.test) if config.test else parts.test
     if not parts.train:
@@ -96,8 +96,8 @@ def read_data(config: DataConfig) -> Pairs:
             "there are no pairs to validate with: give data.valid, or data.valid_pairs to split "
             "some off data.train"
         )
-    known = sum(pair.source in found.learned for pair in valid)
-    return Pairs(parts.train, valid, test, found.report, known, found.stream)
+    in_training = sum(pair.source in survey.learned for pair in valid)
+    return Pairs(parts.train, valid, test, survey.report, in_training, survey.stream)
 
 
 def train_vocabularies(config: VocabularyConfig, pairs: Sequence[Pair]) -> Vocabularies:
