@@ -1,5 +1,7 @@
 """Small models in float64, and texts for them."""
 
+import hashlib
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -60,7 +62,15 @@ def documents_of_a_run():
     return [[number // 10, number % 10, *tokens] for number, tokens in enumerate(texts(40))]
 
 
-def run(folder, **options):
+def run(folder, model=None, **options):
     """What `killed_run.py` collects, in four shards of ten."""
     corpus = Corpus(documents_of_a_run(), batch_size=4, shard_size=10)
-    return regard.collect(Reader(), corpus, out=folder, **options)
+    return regard.collect(model or Reader(), corpus, out=folder, **options)
+
+
+def digest(collection):
+    """A checksum of everything that was collected."""
+    state = collection.state
+    parts = [repr(state.header()).encode()]
+    parts += [tensor.numpy().tobytes() for _, tensor in sorted(state.tensors().items())]
+    return hashlib.sha256(b"".join(parts)).hexdigest()

@@ -12,11 +12,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from regard.anatomy.modes import evaluation_mode
 from regard.corpus import statistics as families
 from regard.corpus.collection import Collection
-from regard.corpus.corpus import Corpus, Shard
-from regard.corpus.observing import Model, Observer
+from regard.corpus.corpus import Corpus
+from regard.corpus.engines import engine_of
+from regard.corpus.engines.base import Task, why_nothing
+from regard.corpus.observing import Model
 from regard.corpus.run_folder import RunFolder
 from regard.corpus.state import State
 from regard.corpus.statistic import Statistic, settings_of
@@ -38,6 +39,7 @@ def collect(
     resume: bool = False,
     on_error: Literal["raise", "skip"] = "raise",
     where: Any = None,
+    engine: Literal["auto", "local", "torchrun"] = "auto",
     show_progress: bool | None = None,
 ) -> Collection:
     """Collect statistics of a model's attention over a corpus, in bounded memory.
@@ -48,7 +50,8 @@ def collect(
     machine.
 
     Args:
-        model: the model, or a function that runs it on the inputs of a batch by name.
+        model: the model, or a function that runs it on the inputs of a batch by name; or a function
+            without parameters that loads it.
         corpus: documents, as `Corpus` takes them, or a `Corpus`, which has options of its own.
         statistics: a list of them, or a dictionary by name; a `Reducer` is averaged over examples.
             `default_statistics` when None.
@@ -57,6 +60,9 @@ def collect(
         resume: whether to continue what is in `out`; it may be empty.
         on_error: "skip" leaves out documents that fail and lists them in `failures`; "raise" stops.
         where: which attentions, as for `regard.capture`; all when None.
+        engine: "local" runs the model in this process. "torchrun" divides the shards among the
+            processes that torchrun started, which all return the whole collection; `out` must be a
+            folder that they see. "auto" is "torchrun" where there are several such processes.
         show_progress: a progress bar; None shows one in a terminal.
 
     >>> import torch, regard
@@ -77,33 +83,33 @@ def collect(
         raise RegardError("collect: resume=True needs out=, the folder of the run")
     if not callable(model) or isinstance(model, type):
         raise RegardError(f"collect: model is {model!r:.60}, expected a model or a function")
+    chosen = engine_of(engine)
+    if out is None and chosen.needs_out:
+        raise RegardError(
+            f"collect: engine={chosen.name!r} needs out=, a folder that all processes see; with "
+            "engine='local' each process collects everything for itself"
+        )
     corpus = _corpus(corpus, tokenizer)
     named = _named(default_statistics(corpus) if statistics is None else statistics)
-    observer = Observer(model, named, where)
+    task = Task(model, corpus, named, where, on_error == "skip")
     folder = None if out is None else RunFolder(Path(out))
     if folder is not None:
-        folder.begin(_settings(model, corpus, named, where, on_error), resume)
-    total, number = State(named), 0
-    with (
-        evaluation_mode(model),
-        progress("collect", corpus.source.size, show_progress) as advance,
-    ):
-        for shard in corpus.shards():
-            if folder is None or not folder.has(shard):
-                state = _observed(observer, corpus, shard, skip=on_error == "skip")
-                if folder is None:
-                    total.merge(state)
-                else:
-                    folder.save(shard, state)
-            advance(len(shard.documents))
-            number += 1
-    if folder is not None:
-        folder.check_end(number)
-        for state in folder.states(named):
-            total.merge(state)
+        chosen.begin(folder, _settings(model, corpus, named, where, on_error), resume)
+    total = State(named)
+    show_progress = show_progress if chosen.leads else False
+    with progress("collect", corpus.source.size, show_progress) as advance:
+        if folder is None:
+            with task.observing() as observed:
+                for shard in corpus.shards():
+                    total.merge(observed(shard))
+                    advance(len(shard.documents))
+        else:
+            folder.check_end(chosen.fill(task, folder, advance))
+            for state in folder.states(named):
+                total.merge(state)
     if not total.sites:
-        raise RegardError(_nothing(total))
-    if folder is not None:
+        raise RegardError(why_nothing(total))
+    if folder is not None and chosen.leads:
         folder.finish(total)
     return Collection(total)
 
@@ -159,27 +165,6 @@ def _loaded(name: str, **about: Any) -> Statistic:
         )
     statistic: Statistic = kind(**settings)
     return statistic
-
-
-def _observed(observer: Observer, corpus: Corpus, shard: Shard, *, skip: bool) -> State:
-    """What a shard adds; an error where all of its documents fail, which is no fault of theirs."""
-    state = observer.shard(corpus, shard, skip)
-    if not state.examples and shard.size >= max(2, corpus.shard_size):
-        raise RegardError(f"collect: shard {shard.number}: {_nothing(state)}")
-    return state
-
-
-def _nothing(state: State) -> str:
-    """Why nothing was collected."""
-    if state.failures:
-        document, error = state.failures[0]
-        return f"all {len(state.failures)} documents failed, the first, {document}, with: {error}"
-    if state.left_out:
-        site, why = next(iter(state.left_out.items()))
-        return f"collect: no attention can be looked at: {site}: {why}"
-    if state.examples:
-        return "collect: the model has no attention that capture sees, or none that where= names"
-    return "collect: the corpus has no documents"
 
 
 def _corpus(corpus: Any, tokenizer: Any) -> Corpus:

@@ -46,7 +46,7 @@ class RunFolder:
                 raise RegardError(
                     f"{self.path} has a run: continue it with resume=True, or choose another folder"
                 )
-            self._check(settings)
+            self.check(settings)
             return
         if self.path.is_dir():
             strange = [p.name for p in self.path.iterdir() if not p.name.endswith(PART)]
@@ -57,6 +57,17 @@ class RunFolder:
                 )
         make_folder(self.shards)
         self._write(settings, {})
+
+    def check(self, settings: Mapping[str, Any]) -> None:
+        """Refuse to continue a run with other settings."""
+        before = _flat(self.settings())
+        now = _flat(json.loads(json.dumps(settings)))
+        for name in {**before, **now}:
+            if before.get(name) != now.get(name):
+                raise RegardError(
+                    f"{self.path} was collected with {name}={before.get(name)!r}, this run has "
+                    f"{now.get(name)!r}: choose another folder"
+                )
 
     def settings(self) -> dict[str, Any]:
         """What was asked."""
@@ -144,17 +155,6 @@ class RunFolder:
         if not valid:
             raise RegardError(f"{self.manifest} is not the manifest of a run of regard.collect")
         return dict(manifest)
-
-    def _check(self, settings: Mapping[str, Any]) -> None:
-        """Refuse to continue a run with other settings."""
-        before = _flat(self.settings())
-        now = _flat(json.loads(json.dumps(settings)))
-        for name in {**before, **now}:
-            if before.get(name) != now.get(name):
-                raise RegardError(
-                    f"{self.path} was collected with {name}={before.get(name)!r}, this run has "
-                    f"{now.get(name)!r}: choose another folder"
-                )
 
 
 def _checksum(path: Path) -> str:

@@ -1,0 +1,24 @@
+"""Shards one after the other, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from regard.corpus.engines.base import Engine, Task
+from regard.corpus.run_folder import RunFolder
+
+
+class Local(Engine):
+    """This process does everything."""
+
+    name = "local"
+
+    def fill(self, task: Task, folder: RunFolder, advance: Callable[[float], None]) -> int:
+        number = 0
+        with task.observing() as observed:
+            for shard in task.corpus.shards():
+                if not folder.has(shard):
+                    folder.save(shard, observed(shard))
+                advance(len(shard.documents))
+                number += 1
+        return number
