@@ -47,6 +47,10 @@ def not_exact(monkeypatch):
     monkeypatch.setattr(plan, "_EXACT", 0)
 
 
+def _scene(recipe):
+    return Scene.of(Trace([record(recipe)]))
+
+
 def maps(scene, budget=25_000_000):
     found = packed(scene, budget)
     return found, [
@@ -66,6 +70,21 @@ class TestForms:
         found, (weights,) = maps(Scene.of(Trace([record(recipe)])))
         assert torch.equal(weights.float(), recipe.weights()[0])
         assert "exactly" in found.manifest["note"]
+
+    def test_a_file_makes_thumbnails_of_weights_that_it_keeps(self, monkeypatch):
+        scene = Scene.of(_one_of(64))
+        assert packed(scene, thumbnails=False).manifest["sites"][0]["thumbnails"] is None
+        assert packed(scene).manifest["sites"][0]["thumbnails"]["shape"] == [2, 64, 64]
+        monkeypatch.setattr(plan, "_EXACT", 0)  # of other forms it would have to make each map
+        assert packed(scene, thumbnails=False).manifest["sites"][0]["thumbnails"]
+
+    def test_the_figures_of_heads_at_once_are_those_of_each(self):
+        two = dot(heads=3, batch=2)
+        alone = Dot(two.query[:1], two.key[:1], scale=two.scale)
+        sites = [packed(_scene(recipe)).manifest["sites"][0] for recipe in (two, alone)]
+        assert len(sites[0]["types"]) == 3
+        for name in ("types", "entropy", "distance"):
+            assert sites[0][name] == sites[1][name]
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
     def test_factors_are_as_near_as_the_page_says(self, not_exact, dtype):

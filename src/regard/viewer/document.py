@@ -122,7 +122,7 @@ def page(
         raise RegardError(f"page: budget={budget}, expected at least {least} bytes")
     scenes = scenes_of(traces, options)
     share = (budget - empty) // len(scenes)
-    packages = [packed(scene, share, show_progress) for scene in scenes]
+    packages = [packed(scene, share, show_progress, thumbnails=False) for scene in scenes]
     titles = list(dict.fromkeys(scene.title for scene in scenes))
     return Page(document(packages, " · ".join(titles)), titles[0])
 

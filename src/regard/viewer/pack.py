@@ -38,8 +38,14 @@ class PackedScene(NamedTuple):
     chunks: list[bytes]
 
 
-def packed(scene: Scene, budget: int = BUDGET, show_progress: bool = False) -> PackedScene:
-    """Everything a page needs to show a scene; the budget is that of its data in the file."""
+def packed(
+    scene: Scene, budget: int = BUDGET, show_progress: bool = False, thumbnails: bool = True
+) -> PackedScene:
+    """Everything a page needs to show a scene; the budget is that of its data in the file.
+
+    A page can make `thumbnails` itself where every weight is kept, and does not ask a server for
+    all of them where it has thumbnails.
+    """
     if budget < LEAST:
         raise RegardError(f"data of a page: budget={budget}, expected at least {LEAST} bytes")
     for site in scene.sites:
@@ -48,7 +54,7 @@ def packed(scene: Scene, budget: int = BUDGET, show_progress: bool = False) -> P
     heads = sum(site.record.shape.heads for site in scene.sites)
     show = None if show_progress and not plan.exact else False
     with torch.no_grad(), Chunks() as chunks, progress("heads", heads, show) as advance:
-        packing = _Packing(scene, plan, chunks, advance)
+        packing = _Packing(scene, plan, chunks, advance, thumbnails or not plan.exact)
         for part in scene.parts:
             packing.add(part)
         packing.finish(budget)
@@ -60,9 +66,15 @@ class _Packing:
     """Sites and maps over all layers as manifests, out of one walk over each head."""
 
     def __init__(
-        self, scene: Scene, plan: Plan, chunks: Chunks, advance: Callable[..., None]
+        self,
+        scene: Scene,
+        plan: Plan,
+        chunks: Chunks,
+        advance: Callable[..., None],
+        thumbnails: bool,
     ) -> None:
         self._scene, self._plan, self._chunks, self._advance = scene, plan, chunks, advance
+        self._thumbnails = thumbnails
         self._listed: list[Largest] = []  # of heads, until it is known how many weights fit
         self.sites: list[dict[str, Any]] = []
         self.parts: list[dict[str, Any]] = []
@@ -127,7 +139,8 @@ class _Packing:
             form = next(forms)
             rows.append(walk.show(head, [overview, stack, form]))
             peaks.append(overview.peak(f"{record.name}, head {head}"))
-            pictures.append(overview.picture())
+            if self._thumbnails:
+                pictures.append(overview.picture())
             while (manifest := form.packed(peaks[-1], self._chunks)) is None:  # too far off
                 form = next(forms)
                 walk.show(head, [form])
@@ -143,7 +156,7 @@ class _Packing:
             "features": self._features(record),
             "peak": peaks,
             "maps": maps,
-            "thumbnails": self._chunks.add(torch.stack(pictures)),
+            "thumbnails": self._chunks.add(torch.stack(pictures)) if pictures else None,
         }
 
     def _features(self, record: Record) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ import copy
 import math
 import threading
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -139,25 +140,32 @@ class HeadWalk:
             for rows in pieces(len(weights), ROWS):
                 for viewer in viewers:
                     viewer.take(rows, weights[rows])
-            return self._row(recipe, None) if self._typed else None
+            return self._rows[head] if self._typed else None
         strips = Strips(recipe.shape.keys, viewers)
         size = (ROWS, max(1, recipe.shape.keys))
 
         def walk(recipe: Recipe, reducers: Sequence[Reducer]) -> tuple[Any, ...]:
             return reduce(recipe, [*reducers, strips], tile=size)[:-1]
 
-        row = self._row(recipe, walk) if self._typed else None
+        row = self._figures(recipe, walk)[0] if self._typed else None
         if not self._typed:
             walk(recipe, [])
         strips.finish(recipe.shape.queries)
         return row
 
-    def _row(self, recipe: Recipe, walk: TileWalk | None) -> HeadRow:
+    @cached_property
+    def _rows(self) -> list[HeadRow]:
+        """The figures of all heads: in one walk, where the record has no other example."""
+        heads = range(self._recipe.shape.heads)
+        alone = self._recipe.shape.batch == 1
+        recipes = [self._recipe] if alone else [self._head(head) for head in heads]
+        return [row for recipe in recipes for row in self._figures(recipe)]
+
+    def _figures(self, recipe: Recipe, walk: TileWalk | None = None) -> list[HeadRow]:
         layer = Layer(self._record.name, recipe)
-        statistics = statistics_of(
-            layer, _WINDOW, self._cross, self._tokens, self._real, None, walk
+        return head_rows(
+            statistics_of(layer, _WINDOW, self._cross, self._tokens, self._real, None, walk)
         )
-        return head_rows(statistics)[0]
 
     def _head(self, head: int) -> Recipe:
         return self._recipe.at(self._example, head)

@@ -204,6 +204,7 @@
 
   // data/scene.js
   var MOST_FOLLOWED = 512;
+  var THUMBNAIL_SIDE = 64;
   var CACHE_SIZE = 48 << 20;
   function openScene(manifest, loader) {
     const maps = boundedCache(CACHE_SIZE);
@@ -221,11 +222,24 @@
   }
   async function thumbnail(scene, site, head) {
     const chunk = scene.sites[site].thumbnails;
+    if (!chunk) return pictureOfMap(await scene.headMap(site, head), scene.sites[site].peak[head]);
     const [, height, width] = chunk.shape;
     scene.thumbnails ??= /* @__PURE__ */ new Map();
     if (!scene.thumbnails.has(site)) scene.thumbnails.set(site, scene.loader.read(chunk));
     const thumbnails = await scene.thumbnails.get(site);
     return { data: thumbnails.subarray(head * height * width, (head + 1) * height * width), height, width };
+  }
+  function pictureOfMap({ data: weights, queries, keys }, peak) {
+    const [height, width] = [Math.min(THUMBNAIL_SIDE, queries), Math.min(THUMBNAIL_SIDE, keys)];
+    const [data, scale] = [new Uint8Array(height * width), 255 / (peak || 1)];
+    for (let i = 0, at = 0; i < queries; i += 1) {
+      const start = Math.floor(i * height / queries) * width;
+      for (let j = 0; j < keys; j += 1, at += 1) {
+        const pixel = start + Math.floor(j * width / keys);
+        data[pixel] = Math.max(data[pixel], Math.round(Math.abs(weights[at]) * scale));
+      }
+    }
+    return { data, height, width };
   }
   function boundedCache(capacity) {
     const entries = /* @__PURE__ */ new Map();
@@ -752,7 +766,6 @@
   };
 
   // live/maps.js
-  var THUMBNAIL_SIDE = 64;
   var localLoader = { remote: null, read: async (chunk) => chunk.make() };
   function localMap(rows, columns, make2) {
     return { id: 0, dtype: "f32", shape: [rows, columns], make: make2 };
@@ -760,24 +773,6 @@
   function combinedMaps(rows, columns, headMaps, note) {
     const combined = (mode) => ({ kind: "dense", exact: false, note, weights: localMap(rows, columns, () => combineMaps(headMaps(), mode, rows * columns)) });
     return { mean: combined("mean"), max: combined("max") };
-  }
-  function localThumbnails(rows, columns, peaks, mapOf2) {
-    const [height, width] = [Math.min(THUMBNAIL_SIDE, rows), Math.min(THUMBNAIL_SIDE, columns)];
-    const make2 = () => {
-      const thumbnails = new Uint8Array(peaks.length * height * width);
-      peaks.forEach((peak, head) => {
-        const [data, scale] = [mapOf2(head), 255 / (peak || 1)];
-        for (let i = 0, at = 0; i < rows; i += 1) {
-          const start = (head * height + Math.floor(i * height / rows)) * width;
-          for (let j = 0; j < columns; j += 1, at += 1) {
-            const pixel = start + Math.floor(j * width / columns);
-            thumbnails[pixel] = Math.max(thumbnails[pixel], Math.round(Math.abs(data[at]) * scale));
-          }
-        }
-      });
-      return thumbnails;
-    };
-    return { id: 0, dtype: "u8", shape: [peaks.length, height, width], make: make2 };
   }
   function combineMaps(maps, mode, size) {
     const whole = new Float32Array(size);
@@ -829,7 +824,7 @@
         types: null,
         peak: peaks,
         maps: maps.map((map) => ({ kind: "dense", exact: false, note: manifest.note, weights: localMap(site.queries, site.keys, () => map) })),
-        thumbnails: localThumbnails(site.queries, site.keys, peaks, (head) => maps[head])
+        thumbnails: null
       };
     }
   };
@@ -1139,7 +1134,6 @@
       for (const site of this.sites) for (let head = 0; head < site.heads; head += 1) yield denseMap(site, head, count);
     }
     site(site, number, count) {
-      const mapOf2 = (head) => denseMap(site, head, count);
       return {
         name: site.name,
         layer: number,
@@ -1152,8 +1146,8 @@
         kind: "distribution",
         types: null,
         peak: [...site.peaks],
-        maps: site.peaks.map((_, head) => ({ kind: "dense", exact: false, note: NOTE, weights: localMap(count, count, () => mapOf2(head)) })),
-        thumbnails: localThumbnails(count, count, [...site.peaks], mapOf2)
+        maps: site.peaks.map((_, head) => ({ kind: "dense", exact: false, note: NOTE, weights: localMap(count, count, () => denseMap(site, head, count)) })),
+        thumbnails: null
       };
     }
   };

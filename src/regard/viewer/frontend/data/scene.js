@@ -6,6 +6,7 @@ import { meanKnowledge, eachRun, partialMap, valuesOfCodes } from "./partial_map
 /** Positions up to which pictures of a map follow words, hidden tokens, steps and lengths of values. */
 export const MOST_FOLLOWED = 512;
 
+const THUMBNAIL_SIDE = 64; // positions of a side of a thumbnail
 const CACHE_SIZE = 48 << 20; // numbers of maps that stay in memory
 
 /**
@@ -32,14 +33,29 @@ export function loaderOf(manifest) {
   return fetchLoader(`/api/traces/${encodeURIComponent(manifest.id)}`);
 }
 
-/** A small picture of one head: bytes from 0 to 255 for its largest weight. */
+/** A small picture of one head: bytes from 0 to 255 for its largest weight; stored, or made of its weights. */
 export async function thumbnail(scene, site, head) {
   const chunk = scene.sites[site].thumbnails;
+  if (!chunk) return pictureOfMap(await scene.headMap(site, head), scene.sites[site].peak[head]);
   const [, height, width] = chunk.shape;
   scene.thumbnails ??= new Map();
   if (!scene.thumbnails.has(site)) scene.thumbnails.set(site, scene.loader.read(chunk));
   const thumbnails = await scene.thumbnails.get(site);
   return { data: thumbnails.subarray(head * height * width, (head + 1) * height * width), height, width };
+}
+
+/** The largest weight of each block of a map, 255 for the largest of all. */
+function pictureOfMap({ data: weights, queries, keys }, peak) {
+  const [height, width] = [Math.min(THUMBNAIL_SIDE, queries), Math.min(THUMBNAIL_SIDE, keys)];
+  const [data, scale] = [new Uint8Array(height * width), 255 / (peak || 1)];
+  for (let i = 0, at = 0; i < queries; i += 1) {
+    const start = Math.floor((i * height) / queries) * width;
+    for (let j = 0; j < keys; j += 1, at += 1) {
+      const pixel = start + Math.floor((j * width) / keys);
+      data[pixel] = Math.max(data[pixel], Math.round(Math.abs(weights[at]) * scale));
+    }
+  }
+  return { data, height, width };
 }
 
 /** Promises by key, the ones used longest ago forgotten when their maps take too much. */

@@ -2,7 +2,7 @@
 
 import { bytesOfBase64, floatsOfHalves } from "../data/chunks.js";
 import { openScene } from "../data/scene.js";
-import { combinedMaps, localLoader, localMap, localThumbnails } from "./maps.js";
+import { combinedMaps, localLoader, localMap } from "./maps.js";
 
 /** Takes drafts; `scene()` is the last one. */
 export class Drafts {
@@ -45,7 +45,7 @@ export class Drafts {
       types: null,
       peak: peaks,
       maps: maps.map((map) => ({ kind: "dense", exact: false, note: manifest.note, weights: localMap(site.queries, site.keys, () => map) })),
-      thumbnails: localThumbnails(site.queries, site.keys, peaks, (head) => maps[head]),
+      thumbnails: null,
     };
   }
 }

@@ -2,7 +2,7 @@
 
 import { bytesOfBase64, floatsOfHalves } from "../data/chunks.js";
 import { openScene } from "../data/scene.js";
-import { combinedMaps, localLoader, localMap, localThumbnails } from "./maps.js";
+import { combinedMaps, localLoader, localMap } from "./maps.js";
 
 const NOTE = "While the model generates, weights are 16-bit numbers: within 0.05 % of the exact ones, or 0.00000003 where they are below 0.00006.";
 
@@ -83,7 +83,6 @@ export class Growth {
   }
 
   site(site, number, count) {
-    const mapOf = (head) => denseMap(site, head, count);
     return {
       name: site.name,
       layer: number,
@@ -96,8 +95,8 @@ export class Growth {
       kind: "distribution",
       types: null,
       peak: [...site.peaks],
-      maps: site.peaks.map((_, head) => ({ kind: "dense", exact: false, note: NOTE, weights: localMap(count, count, () => mapOf(head)) })),
-      thumbnails: localThumbnails(count, count, [...site.peaks], mapOf),
+      maps: site.peaks.map((_, head) => ({ kind: "dense", exact: false, note: NOTE, weights: localMap(count, count, () => denseMap(site, head, count)) })),
+      thumbnails: null,
     };
   }
 }

@@ -1,6 +1,4 @@
-// Maps that are made in the page while a model writes: loaders, maps of several heads, small pictures.
-
-const THUMBNAIL_SIDE = 64; // positions of a side of a thumbnail
+// Maps that are made in the page while a model writes: loaders, maps of several heads.
 
 /** A loader of chunks that make themselves. */
 export const localLoader = { remote: null, read: async (chunk) => chunk.make() };
@@ -14,26 +12,6 @@ export function localMap(rows, columns, make) {
 export function combinedMaps(rows, columns, headMaps, note) {
   const combined = (mode) => ({ kind: "dense", exact: false, note, weights: localMap(rows, columns, () => combineMaps(headMaps(), mode, rows * columns)) });
   return { mean: combined("mean"), max: combined("max") };
-}
-
-/** Small pictures of all heads of a site: the largest weight of each block, 255 for the head's peak. */
-export function localThumbnails(rows, columns, peaks, mapOf) {
-  const [height, width] = [Math.min(THUMBNAIL_SIDE, rows), Math.min(THUMBNAIL_SIDE, columns)];
-  const make = () => {
-    const thumbnails = new Uint8Array(peaks.length * height * width);
-    peaks.forEach((peak, head) => {
-      const [data, scale] = [mapOf(head), 255 / (peak || 1)];
-      for (let i = 0, at = 0; i < rows; i += 1) {
-        const start = (head * height + Math.floor((i * height) / rows)) * width;
-        for (let j = 0; j < columns; j += 1, at += 1) {
-          const pixel = start + Math.floor((j * width) / columns);
-          thumbnails[pixel] = Math.max(thumbnails[pixel], Math.round(Math.abs(data[at]) * scale));
-        }
-      }
-    });
-    return thumbnails;
-  };
-  return { id: 0, dtype: "u8", shape: [peaks.length, height, width], make };
 }
 
 /** Mean or largest over maps. */
