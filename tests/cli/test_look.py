@@ -65,22 +65,25 @@ def test_the_default_is_a_finding_its_map_and_the_next_command(tmp_path):
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == "it -> animal 65 % in layer 3 head 1"
-    assert 'what "it" attends to in the heads that give it most' in done.stdout
+    assert 'what "it" attends to in the heads that give "animal" most' in done.stdout
     assert cells(done.stdout, "animal")[0] == "65" and len(cells(done.stdout, "animal")) == 5
-    aside = "[CLS], [SEP] set aside, rows renormalised: it -> animal 76 %"
-    assert aside in " ".join(done.stdout.split())
+    assert "[CLS], [SEP] set aside, rows renormalised\n" in done.stdout
+    assert set(re.findall(r"it -> animal (\d+) %", done.stdout)) == {"65"}, "one number"
+    assert "map as a picture: look.png\n" in done.stdout
     assert "[CLS]" not in map_rows(done.stdout)
     assert (tmp_path / "look.png").stat().st_size > 10_000
     assert lines[-1] == "next: regard look 'see that girl run' --word that"
     then = look(tmp_path, *shlex.split(lines[-1])[3:])
     assert then.stdout.startswith("that -> girl 97 % in layer 1 head 8\n")
+    assert "look.png (the one before is gone; --out names another)" in then.stdout
 
 
-def test_the_picture_names_the_weight_of_the_finding_and_its_cell(tmp_path):
+def test_the_picture_names_the_pair_of_the_finding_and_its_cell_the_number(tmp_path):
     look(tmp_path, "--out", "it.svg")
     labels = re.findall(r"<text[^>]*>([^<]*)</text>", (tmp_path / "it.svg").read_text())
     title = " ".join(label for label in labels if "→" in label or "renormalised" in label)
-    assert "it → animal 65 %" in title and "rows renormalised: it → animal 76 %" in title, title
+    assert title.startswith("it → animal: MiniLM, layer 3 head 1;"), title
+    assert title.endswith("set aside, rows renormalised") and "%" not in title
     assert "0.76" in labels and "0.65" not in labels, "the cell"
 
 

@@ -106,8 +106,10 @@ def look(
         _check_forbid(forbid[0], model, generate)
     if to is not None and word is None:
         raise RegardError(f"--to {to!r} needs --word, the word that attends to it")
+    remark = ""
     if out is None and html is None and not as_json:
         out = Path("look.png")
+        remark = " (the one before is gone; --out names another)" if out.exists() else ""
     if out is not None:
         checked_path(out)
     if html is not None:
@@ -139,7 +141,7 @@ def look(
         if out is not None:
             _picture(result, attention, comparison).save(out)
             if not as_json:
-                console.print(Text.assemble("map as a picture: ", (str(out), "bold")))
+                console.print(Text.assemble("map as a picture: ", (str(out), "bold"), remark))
     if html is not None:
         with console.status("making the page"):
             started = replace(result, start=start)
@@ -248,16 +250,13 @@ def _remarks(attention: WordAttention) -> list[str]:
 
 
 def _renormalised(attention: WordAttention) -> str:
-    """Says what the map leaves out, and what that makes of the weight of the finding."""
+    """Says what the map leaves out."""
     names = [label(name) for name in attention.set_aside]
     if not names:
         return ""
     listed = ", ".join(names[:4]) + ", ..." * (len(names) > 4)
     empty = " (empty under 1 %)" if bool((attention.map.sum(-1) == 0).any()) else ""
-    text = f"; {listed} set aside, rows renormalised{empty}"
-    if attention.ranking and attention.renormalised is not None:
-        text += f": {_pair(attention.ranking[0])} {100 * attention.renormalised:.0f} %"
-    return text
+    return f"; {listed} set aside, rows renormalised{empty}"
 
 
 def _columns(attention: WordAttention) -> tuple[str, list[tuple[int, int, str]]]:
@@ -276,7 +275,9 @@ def _columns(attention: WordAttention) -> tuple[str, list[tuple[int, int, str]]]
         return f"in head {choice.head} of every layer", [
             (head.layer, head.match.head, f"L{head.layer}") for head in ranked
         ]
-    title = "in its clearest heads" if attention.to is None else "in the heads that give it most"
+    title = "in its clearest heads"
+    if attention.to is not None:
+        title = f"in the heads that give “{label(attention.words.names[attention.to])}” most"
     return title, [
         (head.layer, head.match.head, f"L{head.layer} h{head.match.head}")
         for head in ranked[:_HEADS]
@@ -331,14 +332,17 @@ def _fitting(names: list[str], columns: list[str], width: int, cell: int) -> int
 
 
 def _picture(result: LookResult, attention: WordAttention, comparison: Comparison | None) -> Spec:
-    """The map of the clearest head, with the finding as its title."""
+    """The map of the clearest head, with the pair of the finding in its title; its cell has the
+    number."""
     names = attention.names
     layer, head = attention.shown
     title = f"{result.title}, layer {layer} head {head}"
     if attention.ranking:
-        clearest = attention.ranking[0]
-        title = f"{_pair(clearest)} {100 * clearest.match.weight:.0f} %: {title}"
-    picture = Heatmap(attention.map, names, names, title + _renormalised(attention))
+        title = f"{_pair(attention.ranking[0])}: {title}"
+    values = "share of what is left" if attention.set_aside else "weight"
+    picture = Heatmap(
+        attention.map, names, names, title + _renormalised(attention), value_title=values
+    )
     return picture if comparison is None else comparison.picture(picture)
 
 
