@@ -67,10 +67,6 @@ def associative_retrieval(lines):
     return [line.split()[-1] for line in lines[1:]]
 
 
-def simplified_blocks(lines):
-    return [re.match(r"\S+ +([\d.]+) \(seeds", line)[1] for line in lines[1:]]
-
-
 def hypernetwork(lines):
     pattern = r".+ kernel +([\d,]+) parameters, .*: ([\d.]+%) ± ([\d.]+%) wrong"
     return [figure for line in lines for figure in re.match(pattern, line).groups()]
@@ -84,7 +80,6 @@ FIGURES = {
     "image_gates.txt": image_gates,
     "convolution_by_attention.txt": convolution_by_attention,
     "associative_retrieval.txt": associative_retrieval,
-    "simplified_blocks.txt": simplified_blocks,
     "hypernetwork.txt": hypernetwork,
 }
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import statistics
 from pathlib import Path
 from types import ModuleType
 
@@ -25,17 +26,17 @@ NAMES = sorted({path.stem for path in HERE.glob("*.py")} - {"all", "study"})
 
 
 def rows(name: str, outcomes: list[Outcome], seconds: float) -> list[tuple[str, ...]]:
-    """A row for each figure: study, figure, expected, measured (of the first seed), seconds."""
+    """A row for each figure: study, figure, expected, measured (mean), verdict, seconds."""
     return [
         (
             "" if number else name,
-            figure.name,
-            figure.expectation,
-            f"{figure.measured:.4g}",
+            figures[0].name,
+            figures[0].expectation,
+            f"{statistics.mean(figure.measured for figure in figures):.4g}",
+            study.verdict(figures),
             "" if number else f"{seconds:.0f}",
-            "" if figure.holds else "OFF",
         )
-        for number, figure in enumerate(outcomes[0].figures)
+        for number, figures in enumerate(study.by_seed(outcomes))
     ]
 
 
@@ -60,7 +61,7 @@ def main() -> None:
     if unknown:
         parser.error(f"{', '.join(sorted(unknown))}: expected {', '.join(NAMES)}")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is downloaded
-    table = [("study", "figure", "expected", "measured", "seconds", "")]
+    table = [("study", "figure", "expected", "measured", "holds", "seconds")]
     total, measured = 0.0, []
     for name in options.names or NAMES:
         module = importlib.import_module(name)

@@ -46,7 +46,19 @@ def test_a_figure_that_is_off_is_named(relation, measured, holds):
     frame = importlib.import_module("study")
     figure = frame.Figure("loss", 1.0, measured, 0.1, "theory", relation)
     outcome = frame.Outcome([figure], None)
-    assert figure.holds is holds and "loss" in frame.table([outcome])
+    row = frame.table([outcome]).splitlines()[1]
+    assert figure.holds is holds and row.endswith("yes  theory" if holds else "no  theory")
     if not holds:
         with pytest.raises(AssertionError, match=r"loss: .*, expected .*1 ± 0.1 \(theory\)"):
             frame.check([outcome])
+
+
+def test_a_figure_that_is_not_asserted_is_shown_and_never_fails():
+    frame = importlib.import_module("study")
+    outcomes = [
+        frame.Outcome([frame.Figure("loss", 1.0, measured, 0.1, "theory", asserted=False)], None)
+        for measured in (1.0, 2.0, 3.0)
+    ]
+    frame.check(outcomes)
+    assert "  (1 of 3)  theory" in frame.table(outcomes)
+    assert "  (no)  theory" in frame.table(outcomes[1:])

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from regard.cli.packaged.base import TextModel
+from regard.cli.packaged.studies import characters as _characters
 from regard.cli.packaged.studies import divisors as _divisors
 from regard.cli.packaged.studies import induction as _induction
 from regard.cli.packaged.studies import partners as _partners
@@ -14,6 +15,7 @@ STUDIES: dict[str, Callable[[], TextModel]] = {
     "study:common_divisors": _divisors.divisors,
     "study:induction": _induction.induction,
     "study:pairwise_convolution": _partners.partners,
+    "study:simplified_blocks": _characters.characters,
 }
 
 #: An example text for each, the word of it to look at, and what that finds.
@@ -22,4 +24,5 @@ EXAMPLES: dict[str, tuple[str, str | None, str | None]] = {
     "study:common_divisors": _divisors.EXAMPLE,
     "study:induction": _induction.EXAMPLE,
     "study:pairwise_convolution": _partners.EXAMPLE,
+    "study:simplified_blocks": _characters.EXAMPLE,
 }
