@@ -136,8 +136,7 @@ def test_checkpoints_without_gradients_need_no_warning(reentrant: bool) -> None:
         warnings.simplefilter("error")
         with torch.no_grad(), regard.edit(model[0], scale(2.0)):
             model(X)
-            if not reentrant:
-                run()
+            run()
     with (
         pytest.warns(EditWarning, match="call backward"),
         regard.edit(model, scale(2.0)),

@@ -11,7 +11,7 @@ import itertools
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
@@ -62,8 +62,7 @@ class Pass:
         self.first: int | None = 0  # position of the first query, by the last self-attention
         self.calls: Counter[str] = Counter()  # of each module
         self.again = _in_backward()  # recomputed for a backward pass
-        # A reentrant checkpoint runs without gradients, and is run again all the same.
-        self.differentiable = torch.is_grad_enabled() or _in_checkpoint("forward")
+        self.differentiable = torch.is_grad_enabled() or _in_reentrant_checkpoint()
 
 
 _numbers = itertools.count()
@@ -451,12 +450,23 @@ def _in_backward() -> bool:
     return bool(torch._C._current_graph_task_id() != -1)
 
 
-def _in_checkpoint(function: str | None = None) -> bool:
-    """Whether torch's activation checkpointing, or a function of it, is among the callers."""
+def _in_checkpoint() -> bool:
+    """Whether torch's activation checkpointing is among the callers."""
+    return any(True for _ in _checkpoint_frames())
+
+
+def _in_reentrant_checkpoint() -> bool:
+    """Whether a checkpoint that runs without gradients, and again for a backward pass, is among the
+    callers: an autograd function, which has edges where there is a backward pass."""
+    forward = checkpoint.CheckpointFunction.forward.__code__
+    frames = (frame for frame in _checkpoint_frames() if frame.f_code is forward)
+    return any(frame.f_locals["ctx"].next_functions for frame in frames)
+
+
+def _checkpoint_frames() -> Iterator[Any]:
+    """The callers in torch's activation checkpointing."""
     frame: Any = sys._getframe(1)
     while frame is not None:
-        code = frame.f_code
-        if code.co_filename == checkpoint.__file__ and function in (None, code.co_name):
-            return True
+        if frame.f_code.co_filename == checkpoint.__file__:
+            yield frame
         frame = frame.f_back
-    return False
