@@ -321,6 +321,18 @@ def test_sweeps_say_what_they_expect() -> None:
         (lambda: regard.knockout(model, X, edges, metric=str), "expected one number"),
         (lambda: regard.knockout(model, X, edges, metric=lambda o: o[0]), "of shape (6, 16)"),
         (lambda: regard.knockout(model, X, edges, metric=metric, window=0), "window=0, expected"),
+        (
+            lambda: regard.knockout(model, X, {"last": (-1, "cat")}, metric=metric, window=2),
+            "knockout: edges 'last': keys='cat': a word, but the tokens are not known",
+        ),
+        (
+            lambda: regard.knockout(model, X, {"far": (9, 0)}, metric=metric),
+            "knockout: edges 'far': forbid(where='0', queries=9, keys=0): changed nothing",
+        ),
+        (
+            lambda: regard.patch(stack(False), X, X + 1, metric=metric, what="values"),
+            "replace_values(): '0' writes its softmax itself",
+        ),
     ):
         with pytest.raises(RegardError, match=re.escape(text)):
             run()

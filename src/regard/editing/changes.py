@@ -23,6 +23,7 @@ from regard.errors import DtypeError, MaskError, RegardError, ShapeError, Unavai
 from regard.masks import Mask
 from regard.recipe import Recipe
 from regard.record import Record, Trace
+from regard.tracing.site_filter import shown
 
 Pattern = Literal["uniform", "self", "previous"]
 _PATTERNS = ("uniform", "self", "previous")
@@ -47,14 +48,16 @@ class Change(ABC):
         return _NAMES[type(self)]
 
     def __repr__(self) -> str:
-        parts = [
-            f"{field}={_text(getattr(self, field))}"
-            for field in ("amount", "where", "heads", "queries", "keys")
-            if getattr(self, field, None) is not None
+        amount = getattr(self, "amount", None)
+        arguments = [] if amount is None else [_text(amount)]
+        arguments += [
+            f"{field}={shown(value) if field == 'where' else _text(value)}"
+            for field in ("where", "heads", "queries", "keys")
+            if (value := getattr(self, field)) is not None
         ]
         if not getattr(self, "renormalise", True):
-            parts.append("renormalise=False")
-        return f"{self.name}({', '.join(parts)})"
+            arguments.append("renormalise=False")
+        return f"{self.name}({', '.join(arguments)})"
 
 
 def _text(value: Any) -> str:
@@ -315,7 +318,7 @@ def allow(
 
     >>> from regard import masks
     >>> allow(masks.window(2, 0), heads=0)
-    allow(amount=window(2, 0), heads=0)
+    allow(window(2, 0), heads=0)
     """
     if isinstance(mask, Tensor):
         if mask.is_floating_point():

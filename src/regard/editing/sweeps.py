@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -146,13 +146,18 @@ def knockout(
         raise RegardError("knockout: the model has no self-attention here; name sites with where=")
     values = []
     with progress("knocking out", len(edges) * len(names), show) as advance:
-        for queries, keys in edges.values():
+        for edge, (queries, keys) in edges.items():
             row = []
             for centre in range(len(names)):
                 start = max(0, centre - (window - 1) // 2)
-                chosen = set(names[start : centre + window // 2 + 1])
-                changed = forbid(queries=queries, keys=keys, where=_named(chosen))
-                row.append(_run_edited(model, inputs, metric, [changed], like, tokens) - reference)
+                chosen = _Named(tuple(names[start : centre + window // 2 + 1]))
+                try:
+                    change = forbid(queries=queries, keys=keys, where=chosen)
+                    metric_without = _run_edited(model, inputs, metric, [change], like, tokens)
+                except RegardError as error:
+                    error.args = (f"knockout: edges {edge!r}: {error}",)
+                    raise
+                row.append(metric_without - reference)
                 advance()
             values.append(row)
     return Effects(effects_of(values), list(edges), names, "edges", "site", reference)
@@ -203,7 +208,7 @@ def _number(metric: Metric, output: Any) -> float:
 
 def _taken(trace: Trace, site: Site, what: What, selected: dict[str, Any]) -> list[Change]:
     """The changes that take one part of a site's attention from a trace."""
-    where = _named({site.name})
+    where = _Named((site.name,))
     changes = []
     if what != "values":
         changes.append(replace(trace, where=where, **selected))
@@ -212,8 +217,16 @@ def _taken(trace: Trace, site: Site, what: What, selected: dict[str, Any]) -> li
     return changes
 
 
-def _named(names: set[str]) -> Callable[[Site], bool]:
-    return lambda site: site.name in names
+class _Named(NamedTuple):
+    """Sites by name, as a `where=`."""
+
+    names: tuple[str, ...]
+
+    def __call__(self, site: Site) -> bool:
+        return site.name in self.names
+
+    def __repr__(self) -> str:
+        return repr(self.names[0] if len(self.names) == 1 else list(self.names))
 
 
 def _check_pair(clean: Trace, corrupted: Trace, target: float, reference: float) -> None:
