@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+import transformers as hf
+from families import FAMILIES
 from small_attention import Attention, X
 from torch import Tensor
 
@@ -92,12 +94,59 @@ def test_records_of_a_longer_run() -> None:
         longer = regard.trace(model, torch.randn(2, 9, 16))
         for source in (longer, longer[0]):
             with (
-                pytest.raises(ShapeError, match="axis query has size 9, expected 6 at"),
+                pytest.raises(ShapeError, match=r"axis 2 \(query\) has size 9, expected 1 or 6 at"),
                 regard.edit(model, replace(source)),
             ):
                 model(X)
 
 
+@pytest.mark.parametrize(
+    ("shape", "text"),
+    [
+        ((1, 1, 9, 9), r"axis 2 \(query\) has size 9, expected 1 or 6 at 'Attention'"),
+        ((1, 1, 1, 9), r"axis 3 \(key\) has size 9, expected 1 or 6 at 'Attention'"),
+        ((1, 1, 6, 5), r"axis 3 \(key\) has size 5, expected 1 or at least 6 at"),
+    ],
+)
+def test_weights_of_another_length(shape: tuple[int, ...], text: str) -> None:
+    model = Attention(True)
+    with pytest.raises(ShapeError, match=text), regard.edit(model, replace(torch.ones(shape))):
+        model(X)
+
+
+def test_values_of_a_longer_run() -> None:
+    model = Attention(True)
+    text = "axis key has size 9, expected 1 or 6 at 'Attention'"
+    with (
+        pytest.raises(ShapeError, match=text),
+        regard.edit(model, replace_values(torch.zeros(1, 1, 9, 4))),
+    ):
+        model(X)
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_longer_weights_over_a_cache(implementation: str) -> None:
+    """One tensor serves all steps, if it gives no weight to keys that are not there."""
+    torch.manual_seed(0)
+    model, words = FAMILIES["llama"].build(implementation), torch.randint(5, 90, (2, 8))
+    weights = torch.rand(1, 4, 8, 8).tril()
+    with torch.no_grad():
+        with regard.edit(model, replace(weights)):
+            whole = model(words).last_hidden_state
+            cache = hf.DynamicCache(config=model.config)
+            steps = [
+                model(words[:, start:end], past_key_values=cache).last_hidden_state
+                for start, end in ((0, 5), (5, 7), (7, 8))
+            ]
+        weights[..., 4, 6] = 0.1
+        with (
+            pytest.raises(ShapeError, match=r"axis 3 \(key\) has size 8, expected 1 or 5"),
+            regard.edit(model, replace(weights)),
+        ):
+            model(words[:, :5], past_key_values=hf.DynamicCache(config=model.config))
+    torch.testing.assert_close(torch.cat(steps, 1), whole, atol=1e-5, rtol=0)
+
+
 def test_repr_says_what_is_not_renormalised() -> None:
-    assert repr(multiply(0.5, renormalise=False)) == "multiply(amount=0.5, renormalise=False)"
-    assert repr(multiply(0.5)) == "multiply(amount=0.5)"
+    assert repr(multiply(0.5, renormalise=False)) == "multiply(0.5, renormalise=False)"
+    assert repr(multiply(0.5)) == "multiply(0.5)"

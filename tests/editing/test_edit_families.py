@@ -87,6 +87,21 @@ def changes(name: str) -> dict[str, list[Spec]]:
     return chosen
 
 
+def fitted(specs: list[Spec], trace: regard.Trace) -> list[Spec]:
+    """New weights as long as the attention at each site, for which a longer tensor is refused."""
+    sizes = {record.path: record.shape for record in trace}
+    fitting: list[Spec] = []
+    for spec in specs:
+        if spec.name == "replace" and isinstance(spec.amount, torch.Tensor):
+            fitting += [
+                spec._replace(amount=spec.amount[..., : size.queries, : size.keys], where=path)
+                for path, size in sizes.items()
+            ]
+        else:
+            fitting.append(spec)
+    return fitting
+
+
 def hidden(output) -> list[torch.Tensor]:
     return [
         output[name]
@@ -106,7 +121,9 @@ def compare(name: str, implementation: str, chosen: dict[str, list[Spec]]) -> fl
     worst = 0.0
     with torch.no_grad():
         plain = hidden(model(**inputs))
+        trace = regard.trace(model, **inputs)
         for label, specs in chosen.items():
+            specs = fitted(specs, trace)
             with dense_edit(twin, specs):
                 truth = hidden(twin(**wide))
             with regard.edit(model, *[spec.change() for spec in specs]):

@@ -12,6 +12,8 @@ from regard.errors import ShapeError, UnavailableError
 from regard.record import Site
 from regard.types import Block, Shape
 
+_AXES = ("batch", "head", "query", "key")
+
 
 class Words(NamedTuple):
     """Tokens of the queries and of the keys, where they are known."""
@@ -32,6 +34,7 @@ class AttentionCall(NamedTuple):
     words: Words = Words()
     gathered: bool = False  # every query has keys of its own, so keys have no positions
     opening: bool = False  # in the first pass of a block
+    growing: bool = False  # keys are of a cache, so that later steps may have more
 
     @property
     def first_query(self) -> int:
@@ -79,9 +82,9 @@ class AttentionCall(NamedTuple):
                 f"or 1, head or 1, query or 1, key or 1) at '{self.site.name}', "
                 f"{tuple(self.shape)}"
             )
-        for axis, name in enumerate(("batch", "head")):
+        for axis in (0, 1):
             if tensor.shape[axis] not in (1, self.shape[axis]):
-                raise self._misfit(what, tensor, name, f"1 or {self.shape[axis]}", axis)
+                raise self.misfit(what, tensor, axis, f"1 or {self.shape[axis]}")
         for axis in (2, 3):
             size = tensor.shape[axis]
             if size == 1:
@@ -89,16 +92,14 @@ class AttentionCall(NamedTuple):
             start = self.first_query if axis == 2 else self.first_key
             end = start + self.shape[axis]
             if size < end:
-                name = "query" if axis == 2 else "key"
-                raise self._misfit(what, tensor, name, f"1 or at least {end}", axis)
+                raise self.misfit(what, tensor, axis, f"1 or at least {end}")
             tensor = tensor.narrow(axis, start, self.shape[axis])
         return tensor
 
-    def _misfit(
-        self, what: str, tensor: Tensor, axis: str, expected: str, number: int
-    ) -> ShapeError:
-        sizes = f"(batch, head, query, key) = {tuple(self.shape)}"
+    def misfit(self, what: str, tensor: Tensor, axis: int, expected: str) -> ShapeError:
+        """The error of a tensor whose axis does not fit."""
         return ShapeError(
-            f"{what}: {tuple(tensor.shape)}, axis {number} ({axis}) has size "
-            f"{tensor.shape[number]}, expected {expected} at '{self.site.name}', which is {sizes}"
+            f"{what}: {tuple(tensor.shape)}, axis {axis} ({_AXES[axis]}) has size "
+            f"{tensor.shape[axis]}, expected {expected} at '{self.site.name}', which is "
+            f"({', '.join(_AXES)}) = {tuple(self.shape)}"
         )

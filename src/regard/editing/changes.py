@@ -166,21 +166,22 @@ class NewWeights(Change):
             source = _record_of(source, call)
         if isinstance(source, Record | Recipe):
             source = source.weights()
-            _check_size(source, call)
         assert isinstance(source, Tensor)
-        return call.part(source.to(call.device), "replace()").to(call.dtype)
+        weights = call.part(source.to(call.device), "replace()")
+        _check_rest(source, call)
+        return weights.to(call.dtype)
 
 
-def _check_size(weights: Tensor, call: AttentionCall) -> None:
-    """Refuse weights of a longer run; those of one pass serve the steps over a cache."""
-    for axis, name in ((2, "query"), (3, "key")):
-        start = call.first_query if axis == 2 else call.first_key
-        size, expected = weights.shape[axis], start + call.shape[axis]
-        if size > expected and not start:
-            raise ShapeError(
-                f"replace(): a record of weights {tuple(weights.shape)}, axis {name} has size "
-                f"{size}, expected {expected} at '{call.site.name}'"
-            )
+def _check_rest(weights: Tensor, call: AttentionCall) -> None:
+    """Refuse weights of a longer run. Over a cache their rest is of later steps, unless it holds
+    weight of these queries."""
+    rows, last = weights, call.first_key + call.shape.keys
+    if weights.shape[2] != 1:
+        rows = weights.narrow(2, call.first_query, call.shape.queries)
+        if weights.shape[2] > call.n_queries and not call.growing:
+            raise call.misfit("replace()", weights, 2, f"1 or {call.n_queries}")
+    if weights.shape[3] > max(last, 1) and not (call.growing and not rows[..., last:].any()):
+        raise call.misfit("replace()", weights, 3, f"1 or {last}")
 
 
 def _record_of(trace: Trace, call: AttentionCall) -> Record:
@@ -255,12 +256,14 @@ class NewValues(Change):
                     f"'{call.site.name}'"
                 )
         end = call.first_key + call.shape.keys
-        if source.shape[2] < end and source.shape[2] != 1:
+        size = source.shape[2]
+        if size != 1 and (size < end or (size > end and not call.growing)):
+            least = "at least " if call.growing else ""
             raise ShapeError(
-                f"replace_values(): {tuple(source.shape)}, axis key has size {source.shape[2]}, "
-                f"expected 1 or at least {end} at '{call.site.name}'"
+                f"replace_values(): {tuple(source.shape)}, axis key has size {size}, expected 1 "
+                f"or {least}{end} at '{call.site.name}'"
             )
-        if source.shape[2] != 1:
+        if size != 1:
             source = source[:, :, call.first_key : end]
         plan.new_values.append((selection, source.to(call.device)))
 

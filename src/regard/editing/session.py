@@ -310,6 +310,7 @@ class _Planner:
                 session.words_of.get(site.path, session.words),
                 gathered,
                 session.passes == 1,
+                current.cached is not None or bool(first),
             )
             plan = plan or Plan(call)
             for number in numbers:
