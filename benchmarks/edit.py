@@ -30,6 +30,9 @@ from torch import Tensor
 import regard
 from regard.editing import Change, bias, forbid, replace, silence
 from regard.errors import UnavailableError
+from regard.interception import OPERATORS
+from regard.tracing.capture import module_of
+from regard.tracing.softmax_axes import NoAxes, softmax_axes
 
 BARS = {"idle": 1.05, "forbid": 1.1, "replace one head": 1.25}
 DECODING_BAR = 1.3
@@ -177,36 +180,53 @@ def coverage(quick: bool) -> None:
     from targets import targets
 
     warnings.simplefilter("ignore")
-    counts: collections.Counter[str] = collections.Counter()
-    refused: list[str] = []
+    outcomes: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     misses: list[str] = []
     for target in targets()[:: 8 if quick else 1]:
         with target.around():
-            outcome, why = reach(target)
-        counts[outcome] += 1
-        if outcome == "refused":
-            refused.append(f"{target.name}: {why}")
-        elif outcome != "reached":
-            misses.append(f"{target.name}: {outcome}: {why}")
-    reachable = sum(counts.values()) - counts["refused, no softmax"]
-    print(f"\ncoverage of {sum(counts.values())} targets: {dict(counts)}")
-    share = counts["reached"] / max(reachable, 1)
-    print(
-        f"of {reachable} whose weights come from a softmax or a fused operator: {share:.3f} "
-        f"(bar {COVERAGE_BAR})"
-    )
-    for line in [*misses, *refused]:
+            origin, outcome, why = reach(target)
+        outcomes[origin][outcome] += 1
+        if outcome != ("reached" if origin == SOFTMAX else "raised"):
+            misses.append(f"{target.name} ({origin}): {outcome}: {why}")
+    for origin, counts in sorted(outcomes.items()):
+        print(f"weights by {origin}: {counts.total()} targets, {dict(counts)}")
+    ours = outcomes.pop(SOFTMAX)
+    share = ours["reached"] / ours.total()
+    raised = sum(counts["raised"] for counts in outcomes.values())
+    others = sum(counts.total() for counts in outcomes.values())
+    print(f"reached by {SOFTMAX}: {share:.3f} (bar {COVERAGE_BAR})")
+    print(f"others that raise: {raised} of {others}")
+    for line in misses:
         print("  " + line)
 
 
-def reach(target: object) -> tuple[str, str]:
-    """Whether a bias arrives at every site of a target, and why not."""
+SOFTMAX = "one softmax or a fused operator"
+
+
+def origin_of(model: torch.nn.Module | None, record: regard.Record) -> str:
+    """What the weights of a record are the result of, by what capture saw of the unedited model."""
+    if record.operator != "softmax":
+        return SOFTMAX if record.operator.startswith(OPERATORS) else record.operator
+    axes = {} if model is None else softmax_axes(model)
+    reason = axes.get((record.path, record.source))
+    if reason in (NoAxes.SPELLED, NoAxes.MIXED):
+        return f"others: {reason}"
+    return SOFTMAX
+
+
+def reach(target: object) -> tuple[str, str, str]:
+    """What the weights of a target are the result of, whether a bias arrives at each of its sites,
+    and why not."""
     case = target.case()  # type: ignore[attr-defined]
     with regard.capture(case.model, path="full") as before:
         case.run()
+    model = case.model if isinstance(case.model, torch.nn.Module) else module_of(case.model)
     sites: dict[str, regard.Record] = {}
     for record in before:
         sites.setdefault(record.path, record)
+    origins = {origin_of(model, record) for record in before}
+    # A target counts by its worst site.
+    origin = next((each for each in sorted(origins) if each != SOFTMAX), SOFTMAX)
     rounded = any(word in target.name for word in ("float32", "float16", "autocast"))  # type: ignore[attr-defined]
     for path, record in sites.items():
         case = target.case()  # type: ignore[attr-defined]
@@ -215,16 +235,14 @@ def reach(target: object) -> tuple[str, str]:
             with regard.edit(case.model, change), regard.capture(case.model, path="full") as after:
                 case.run()
         except UnavailableError as error:
-            text = str(error)
-            spelled = "not the result of one softmax" in text or "no softmax to change" in text
-            return ("refused, no softmax" if spelled else "refused"), text[-150:]
+            return origin, "raised", str(error)[-150:]
         changed = [other for other in after if other.path == path]
         calls = sum(other.path == path for other in before)
         if len(changed) != calls or changed[0].shape != record.shape:
-            return "not comparable", f"{record.name} is seen in another form"
+            return origin, "not comparable", f"{record.name} is seen in another form"
         if record.n_edges is None and not arrived(record, changed[0], 2e-2 if rounded else 2e-5):
-            return "wrong", record.name
-    return "reached", ""
+            return origin, "wrong", record.name
+    return origin, "reached", ""
 
 
 def arrived(before: regard.Record, after: regard.Record, bound: float) -> bool:

@@ -365,8 +365,18 @@ def test_what_cannot_be_edited_is_refused() -> None:
             )
             return F.scaled_dot_product_attention(q, k, v)
 
+    class Talking(Attention):
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, v = (
+                part.unflatten(-1, (4, 4)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1)
+            )
+            return (
+                torch.einsum("bhqk,hg->bgqk", (q @ k.mT).softmax(-1), self.out.weight[:4, :4]) @ v
+            )
+
     for model, change, text in (
-        (Spelled(), scale(2.0), "spelled with exp and sum"),
+        (Spelled(), scale(2.0), "whose axes are known: they are spelled with exp and sum"),
+        (Talking(), scale(2.0), "whose axes are known: heads or softmaxes are mixed in them"),
         (Jagged(), scale(2.0), "'Jagged' .* cannot be changed: its tensors are nested"),
         (nn.Sequential(Attention(), Jagged()), scale(2.0), "'1' .* its tensors are nested"),
         (stack(fused=False), replace_values(torch.zeros(1, 1, 1, 4)), "writes its softmax itself"),

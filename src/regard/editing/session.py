@@ -271,7 +271,8 @@ class _Planner:
     @property
     def axes(self) -> SoftmaxAxes | None:
         current, site = self.here[0]
-        return current.session.sites.axes.get((site.path, site.source))
+        axes = current.session.sites.axes.get((site.path, site.source))
+        return axes if isinstance(axes, SoftmaxAxes) else None
 
     def refuse(self, reason: str) -> None:
         for current, site in self.here:

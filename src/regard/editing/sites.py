@@ -27,7 +27,7 @@ from regard.tracing import capture
 from regard.tracing.module_paths import ModulePaths
 from regard.tracing.pass_plan import fingerprint, signature_of
 from regard.tracing.session import unwatched
-from regard.tracing.softmax_axes import Line, SoftmaxAxes, softmax_axes
+from regard.tracing.softmax_axes import Line, SoftmaxAxes, Table, softmax_axes
 
 _FUSED = (
     "_scaled_dot_product_",
@@ -41,8 +41,8 @@ _FUSED = (
 class Sites:
     """The sites of one model, to which it holds no reference."""
 
-    def __init__(self, axes: dict[Line, SoftmaxAxes | None]) -> None:
-        self.axes = axes  #: of softmaxes that attend; None where they cannot be told
+    def __init__(self, axes: Table) -> None:
+        self.axes = axes  #: of softmaxes that attend
         self.sites: dict[Line, Site] = {}
         self.unread: list[Note] = []  #: attention that capture could not read
         self.softmaxes: set[Line] = set()  #: all that ran, attention or not
@@ -84,16 +84,14 @@ class Sites:
 
     def refusal(self, site: Site) -> str | None:
         """Why a site cannot be changed; None if it can."""
-        if site.operator.startswith(_FUSED) or self.axes.get((site.path, site.source)) is not None:
+        axes = self.axes.get((site.path, site.source))
+        if site.operator.startswith(_FUSED) or isinstance(axes, SoftmaxAxes):
             return None
-        if site.operator == "softmax" and (site.path, site.source) not in self.axes:
+        if site.operator != "softmax":
+            return f"its weights are computed by {site.operator}, which has no softmax to change"
+        if axes is None:
             return "the captured pass did not tell the axes of its softmax"
-        if site.operator == "softmax":
-            return (
-                "its weights are not the result of one softmax whose axes are known: they are "
-                "spelled with exp and sum, or heads or softmaxes are mixed in them"
-            )
-        return f"its weights are computed by {site.operator}, which has no softmax to change"
+        return f"its weights are not the result of one softmax whose axes are known: {axes}"
 
     def knows(self, module: nn.Module, args: Any, kwargs: Any) -> bool:
         """Whether calls of this kind were captured before."""

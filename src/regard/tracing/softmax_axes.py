@@ -8,6 +8,7 @@ found, and `regard.editing` reads it.
 from __future__ import annotations
 
 import math
+from enum import StrEnum
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -78,13 +79,21 @@ class SoftmaxAxes(NamedTuple):
         return sizes, order, by_role
 
 
+class NoAxes(StrEnum):
+    """Why weights that capture found have no axes of one softmax."""
+
+    SPELLED = "they are spelled with exp and sum"
+    MIXED = "heads or softmaxes are mixed in them, or they were changed after the softmax"
+    UNCLEAR = "the axes of their softmax cannot be told"
+
+
 def axes_of(candidate: Candidate, roles: Roles, layout: Layout) -> SoftmaxAxes | None:
     """The axes of a softmax that was found to be attention; None if they cannot be told.
 
     `layout` is that of the weights that meet values: all columns, or those beside a sink.
     """
     dim = candidate.key
-    if candidate.operator not in SOFTMAXES or not roles.certain or not candidate.dims:
+    if not roles.certain or not candidate.dims:
         return None
     role_of = {axis.origin: role for role, axes in enumerate(roles.axes[:_KEY]) for axis in axes}
     dims: list[tuple[Part, ...]] = []
@@ -137,11 +146,12 @@ def _span(roles: Roles, candidate: Candidate, layout: Layout, columns: int) -> r
 
 # -- what captures found, by model
 
-_tables: WeakKeyDictionary[nn.Module, dict[Line, SoftmaxAxes | None]] = WeakKeyDictionary()
+Table = dict[Line, SoftmaxAxes | NoAxes]
+_tables: WeakKeyDictionary[nn.Module, Table] = WeakKeyDictionary()
 
 
-def softmax_axes(model: nn.Module) -> dict[Line, SoftmaxAxes | None]:
-    """The softmaxes of a model that attend, by line; None where their axes cannot be told."""
+def softmax_axes(model: nn.Module) -> Table:
+    """The softmaxes of a model that attend, by line."""
     with LOCK:
         return _tables.setdefault(model, {})
 
@@ -156,8 +166,14 @@ def learn(
 ) -> None:
     """Note the axes of a softmax that was found to be attention; `own` tells whether the weights
     that meet values are its own result."""
-    if model is not None:
-        axes = axes_of(candidate, roles, layout) if own else None
-        table, line = softmax_axes(model), (call_site.path, call_site.source)
-        if table.get(line) is None:  # what is known stays: a changed pass may not show it
-            table[line] = axes
+    if model is None:
+        return
+    table, line = softmax_axes(model), (call_site.path, call_site.source)
+    if isinstance(table.get(line), SoftmaxAxes):
+        return  # what is known stays: a changed pass may not show it
+    if candidate.operator not in SOFTMAXES:
+        table[line] = NoAxes.SPELLED
+    elif not own:
+        table[line] = NoAxes.MIXED
+    else:
+        table[line] = axes_of(candidate, roles, layout) or NoAxes.UNCLEAR
