@@ -33,7 +33,8 @@ class Calls:
         self.arounds: tuple[Wrapper, ...] = ()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        module = _callee() or self.module
+        callee = _callee()  # not by its truth: a module may have a length
+        module = self.module if callee is None else callee
         if module is not self.module:  # a replica that shares the module's attributes
             return module._call_impl(*args, **kwargs)
         proceed = self.before or module._call_impl
