@@ -7,6 +7,7 @@ from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tracing"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tracing" / "hf"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "contracts"))
 

@@ -12,6 +12,7 @@ import numpy
 import pytest
 import torch
 from small_attention import Attention, X, stack
+from targets import targets
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -30,6 +31,18 @@ def test_an_edited_model_can_be_freed(fused: bool) -> None:
     del model, edits
     gc.collect()
     assert alive() is None
+
+
+@pytest.mark.parametrize("name", ["projections_fully_sharded", "projections_tensor_parallel"])
+def test_parameters_that_are_sharded(name: str) -> None:
+    """FSDP exchanges parameters while a model runs, and notes which are there."""
+    target = next(target for target in targets() if target.name == name)
+    with target.around():
+        plain, edited = target.case(), target.case()
+        expected = plain.run()
+        with regard.edit(edited.model, scale(1.0)):
+            output = edited.run()
+        torch.testing.assert_close(output, expected, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("case", ["hooked", "twin"])

@@ -24,8 +24,8 @@ X = torch.randn(2, 6, 16, generator=torch.Generator().manual_seed(0))
 _UNSEEN = "the model has no attention that can be seen"
 _MEMORY = "weights are computed by read_memory"
 REFUSED = {
-    "multi_head_sigmoid": _UNSEEN,
-    "multi_head_sparsemax": _UNSEEN,
+    "multi_head_sigmoid": "attention that is no softmax",
+    "multi_head_sparsemax": "attention that is no softmax",
     "multi_head_entmax": _UNSEEN,
     "multi_head_talking_heads": "heads or softmaxes are mixed in them",
     "luong_location": _UNSEEN,

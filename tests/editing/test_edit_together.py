@@ -348,6 +348,21 @@ def test_a_model_that_did_not_run() -> None:
             linear(X)
 
 
+def test_a_module_with_a_length() -> None:
+    """Asked for by its truth, which raises for a compiled model."""
+
+    class Empty(nn.Sequential):
+        def __len__(self) -> int:
+            raise TypeError("no length")
+
+    plain = stack()
+    model = Empty(*plain)
+    with torch.no_grad():
+        with regard.edit(model, silence()):
+            silenced = model(X)
+        torch.testing.assert_close(silenced, plain[1].out.bias.expand(2, 6, 16))
+
+
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 def test_what_cannot_be_edited_is_refused() -> None:
     class Spelled(Attention):
@@ -365,6 +380,19 @@ def test_what_cannot_be_edited_is_refused() -> None:
             )
             return F.scaled_dot_product_attention(q, k, v)
 
+    class Lost(Attention):
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, v = (
+                part.unflatten(-1, (4, 4)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1)
+            )
+            weights = (q @ k.mT).softmax(-1)
+            return torch.einsum("bhqk,hg->bgqk", weights, torch.randn(4, 4)) @ v
+
+    class Sigmoid(Attention):
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, v = self.qkv(x).chunk(3, -1)
+            return (q @ k.mT).sigmoid() @ v
+
     class Talking(Attention):
         def forward(self, x: Tensor) -> Tensor:
             q, k, v = (
@@ -377,6 +405,12 @@ def test_what_cannot_be_edited_is_refused() -> None:
     for model, change, text in (
         (Spelled(), scale(2.0), "whose axes are known: they are spelled with exp and sum"),
         (Talking(), scale(2.0), "whose axes are known: heads or softmaxes are mixed in them"),
+        (
+            nn.Sequential(Attention(), Lost()),
+            scale(2.0),
+            "1: a softmax of products, .* not followed",
+        ),
+        (nn.Sequential(Attention(), Sigmoid()), scale(2.0), "1: .* attention that is no softmax"),
         (Jagged(), scale(2.0), "'Jagged' .* cannot be changed: its tensors are nested"),
         (nn.Sequential(Attention(), Jagged()), scale(2.0), "'1' .* its tensors are nested"),
         (stack(fused=False), replace_values(torch.zeros(1, 1, 1, 4)), "writes its softmax itself"),

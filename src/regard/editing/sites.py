@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from regard.errors import RegardError, UnavailableError
+from regard.errors import UnavailableError
 from regard.interception import LOCK, listen, silent, unlisten
 from regard.kernel import blockwise
 from regard.record import Note, Site, Trace
@@ -36,6 +36,12 @@ _FUSED = (
     "flex_",
     blockwise.OPERATOR,
 )
+
+
+class _Reading(capture):
+    """A capture whose notes concern an edit only where it selects them."""
+
+    _warns = False
 
 
 class Sites:
@@ -80,7 +86,7 @@ class Sites:
             if not record.operator.startswith(_FUSED):
                 self.softmaxes.add(line)
         self.softmaxes |= {(other.path, other.source) for other in trace.other_softmaxes}
-        self.unread += [note for note in trace.notes if note.kind == "unread"]
+        self.unread += [note for note in trace.notes if note.kind in ("unread", "unseen")]
 
     def refusal(self, site: Site) -> str | None:
         """Why a site cannot be changed; None if it can."""
@@ -111,17 +117,12 @@ class Sites:
 
         with silent(), unwatched(), _restored(model):
             listen(note)
-            run = capture(model, path="full")
             try:
-                trace = run.__enter__()
-                try:
+                with _Reading(model, path="full") as trace:
                     # Hooks of the module itself run twice; without any, those of others do not.
                     hooked = module._forward_pre_hooks or module._forward_hooks
                     run_once: Any = module._call_impl if hooked else module.forward
                     run_once(*args, **kwargs)
-                finally:
-                    # Its notes are about reading, and concern an edit only where it selects them.
-                    run.__exit__(RegardError, None, None)
             finally:
                 unlisten(note)
         self.adopt(trace)
@@ -175,7 +176,8 @@ def _restored(model: nn.Module) -> Iterator[None]:
     Python, numpy and torch their random numbers."""
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     own = [holder for module in model.modules() for holder in (module.__dict__, module._buffers)]
-    inner = [value for holder in own for value in holder.values()]
+    # FSDP exchanges parameters, and knows which are there.
+    inner = [value for holder in own for key, value in holder.items() if key != "_parameters"]
     holders = {id(each): each for each in (*own, *inner) if isinstance(each, list | dict | set)}
     before = [(holder, _items(holder)) for holder in holders.values()]
     numpy = sys.modules.get("numpy")  # who has not imported it draws nothing there

@@ -84,6 +84,8 @@ class capture:  # a context manager and a decorator is written like a function
             _check_arguments(args, options)
             return super().__new__(cls)
 
+    _warns = True  # of its notes
+
     def __init__(
         self,
         model: nn.Module | Callable[..., Any] | None = None,
@@ -153,7 +155,7 @@ class capture:  # a context manager and a decorator is written like a function
             return
         self._open.remove(session)
         session.end(failed=kind is not None)
-        if kind is None:
+        if kind is None and self._warns:
             for note in session.trace.notes:
                 warnings.warn(
                     f"regard.capture: {note}", CaptureWarning, stacklevel=_outside(sys._getframe())
