@@ -91,6 +91,17 @@ def test_a_word_that_is_too_long_is_copied(translator):
     assert last.text.startswith(word)
 
 
+@pytest.mark.parametrize("name", ["bahdanau", "encoder-dot"])
+def test_a_copied_word_before_a_sentence_without_weights(name):
+    translator = Translator(checkpoint(name))
+    text = "a" * 100_000 + "! I love you."
+    ((plain,),) = translator.translate([text], longest=4, weights=False)
+    assert plain.text == translator(text, longest=4).text
+    assert plain.matrix is None and plain.inside is None and not len(plain.trace)
+    *_, last = translator.steps(text, longest=4, weights=False)
+    assert last.text == plain.text
+
+
 def test_long_lines_go_in_small_batches(translator, monkeypatch):
     cells = []
     searched = type(translator)._source_batch

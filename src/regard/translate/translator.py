@@ -258,17 +258,18 @@ class Translator:
             results |= zip([(part.text, part.place) for part in chunk], translations)
         for number, (text, plan) in enumerate(zip(texts, plans)):
             of_parts = [
-                self._as_typed(plan, place, results.get((number, place), []))
+                self._as_typed(plan, place, results.get((number, place), []), settings.weights)
                 for place in range(len(plan.parts))
             ]
             yield self._joined(text, of_parts, plan.remarks)
 
     def _as_typed(
-        self, plan: _Plan, place: int, translations: list[Translation]
+        self, plan: _Plan, place: int, translations: list[Translation], weights: bool
     ) -> list[Translation]:
         """The translations of a part, in capitals as it is; what was copied is its own."""
         if place in plan.copied:
-            return [self._reader.copied(plan.parts[place])]
+            copied = self._reader.copied(plan.parts[place])
+            return [copied if weights else _without_weights(copied)]
         typed = plan.capitals.get(place)
         if typed is None:
             return translations
@@ -413,7 +414,7 @@ class Translator:
         done: list[list[Translation]] = []
         for place, part in enumerate(plan.parts):
             if place in plan.copied:
-                done.append(self._as_typed(plan, place, []))
+                done.append(self._as_typed(plan, place, [], weights))
                 yield self._joined(text, done, plan.remarks)[0]
                 continue
             batch = self._source_batch([self._encoded(part)])
@@ -430,7 +431,7 @@ class Translator:
                 (growing,) = self._reader.read(
                     [part], [[hypothesis]], batch, weights, copy and last
                 )
-                growing = self._as_typed(plan, place, growing)
+                growing = self._as_typed(plan, place, growing, weights)
                 yield self._joined(text, [*done, growing], plan.remarks if last else ())[0]
             done.append(growing)
 
@@ -545,7 +546,7 @@ def _batches(parts: list[_Part], most: int) -> Iterator[list[_Part]]:
 
 def _without_weights(translation: Translation) -> Translation:
     hypothesis = replace(translation.hypothesis, weights={})
-    return replace(translation, hypothesis=hypothesis, matrix=None, trace=Trace([]))
+    return replace(translation, hypothesis=hypothesis, matrix=None, inside=None, trace=Trace([]))
 
 
 def _check_count(prefix: Sequence[Any] | None, count: int) -> None:
