@@ -8,6 +8,7 @@ from text_translators import checkpoint
 from text_translators import translator as translator
 
 from regard.translate.config import Config, DataConfig
+from regard.translate.tokens import END
 from regard.translate.translator import Translator
 
 SENTENCES = ["I love you.", "We don't sleep.", "You love cats."]
@@ -141,3 +142,28 @@ def test_models_without_attention_to_the_source(name):
 def test_settings_say_how_long_sentences_are():
     assert short(longest=7).limit == 7
     assert Config().data.longest == Translator(checkpoint()).limit
+
+
+def test_bullets_and_marks_are_copied(translator):
+    whole = translator("- you love cats\n- I love you. …\n🙂", longest=4)
+    assert [part.source for part in whole.parts] == [
+        "-", "you love cats", "-", "I love you.", "…", "🙂"
+    ]  # fmt: skip
+    assert [whole.parts[place].text for place in (0, 2, 4, 5)] == ["-", "-", "…", "🙂"]
+    assert not any("copied" in remark for remark in whole.remarks)
+
+
+def test_a_sentence_without_a_translation_is_told(translator):
+    with torch.no_grad():  # a translator that says nothing
+        translator.model.embeddings.bias[END] = 1000.0
+    assert "the translation has no word for: I love you." in translator(TEXT).remarks
+    assert translator("I love you.").remarks == ("the translation has no word for: I love you.",)
+
+
+def test_an_unsure_sentence_in_a_long_text_is_told():
+    sure = {"confidence": {"slope": 0.0, "offset": -2.0}}
+    remarks = Translator(checkpoint("bahdanau", **sure))(TEXT, longest=4).remarks
+    assert any(
+        remark.startswith("the model is unsure of 3 of 3 sentences, most of (confidence 0.12): ")
+        for remark in remarks
+    )

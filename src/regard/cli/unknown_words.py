@@ -70,5 +70,5 @@ def _unknown_share(texts: Sequence[str], vocabulary: Vocabulary) -> float:
 
 
 def remark(text: str) -> None:
-    """Say something on standard error."""
-    print(f"regard: {text}", file=sys.stderr)
+    """Say something on standard error, on one line."""
+    print(f"regard: {label(text)}", file=sys.stderr)

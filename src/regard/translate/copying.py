@@ -15,6 +15,8 @@ from torch import Tensor
 
 from regard.translate.tokens import NAMES, UNKNOWN
 
+_GROUPS = re.compile(r"(?<=\d)[ \u00a0\u202f.,'’](?=\d{3}(?!\d))")  # between thousands
+_ADDRESS = re.compile(r"\b(?:\w+://|www\.|[\w.+-]+@)[^\s<>«»“”]*[\w/]")
 NO_CHARACTER = "\ufffd"  #: what bytes that spell no character are decoded as
 
 
@@ -28,8 +30,22 @@ def needs_copies(source: str, text: str) -> bool:
 
 
 def missing_numbers(source: str, text: str) -> list[str]:
-    """The numbers of a source that its translation has not got."""
-    return [run for run in re.findall(r"\d+", source) if run not in {*re.findall(r"\d+", text)}]
+    """The numbers of a source that its translation has not got, however thousands are written.
+
+    >>> missing_numbers("1,200 of 3 000 in 1999", "1 200 de 3000")
+    ['1999']
+    """
+    translated = {*_numbers(text)}
+    return [number for number in _numbers(source) if number not in translated]
+
+
+def missing_addresses(source: str, text: str) -> list[str]:
+    """The web and mail addresses of a source that its translation has not got.
+
+    >>> missing_addresses("Write to tom@example.com, or see www.example.com.", "Écrivez à tom@exa")
+    ['tom@example.com', 'www.example.com']
+    """
+    return [address for address in _ADDRESS.findall(source) if address not in text]
 
 
 def copies(
@@ -60,13 +76,13 @@ def copies(
             candidates = [
                 number
                 for number, word in enumerate(source_names)
-                if any(run in missing for run in re.findall(r"\d+", word))
+                if any(run in missing for run in _numbers(word))
             ]
         if not candidates:
             continue
         best = max(candidates, key=lambda number: float(weights[place, number]))
         replaced[place] = source_names[best]
-        missing = [run for run in missing if run not in re.findall(r"\d+", source_names[best])]
+        missing = [run for run in missing if run not in _numbers(source_names[best])]
     return replaced
 
 
@@ -84,4 +100,9 @@ def with_copies(text: str, names: Sequence[str], replaced: dict[int, str]) -> st
 
 def _wrong(source: str, text: str) -> bool:
     """Whether a text has a number that the source has not got."""
-    return not {*re.findall(r"\d+", text)} <= {*re.findall(r"\d+", source)}
+    return not {*_numbers(text)} <= {*_numbers(source)}
+
+
+def _numbers(text: str) -> list[str]:
+    """The runs of digits; thousands apart are one."""
+    return re.findall(r"\d+", _GROUPS.sub("", text))

@@ -29,9 +29,9 @@ from regard.translate.alignment.matrix import check_end, check_reading
 from regard.translate.capitals import as_sentence, in_capitals, with_capitals
 from regard.translate.checkpoint import Checkpoint, load_checkpoint
 from regard.translate.confidence import familiarity_of, unsure
-from regard.translate.copying import missing_numbers, needs_copies
+from regard.translate.copying import missing_addresses, missing_numbers, needs_copies
 from regard.translate.data import padded
-from regard.translate.data.sentences import cut_in_parts, split_sentences
+from regard.translate.data.sentences import cut_in_parts, has_words, split_sentences
 from regard.translate.ensembles import ensemble
 from regard.translate.joining import joined
 from regard.translate.models.layout import lay_out_for_search
@@ -283,14 +283,10 @@ class Translator:
         for rank in range(max(map(len, of_parts), default=0)):
             parts = [ranked[min(rank, len(ranked) - 1)] for ranked in of_parts]
             whole = joined(text, parts)
-            said = list(remarks)
-            if lost := missing_numbers(text, whole.text):
-                said.append(f"the translation lacks {_listed(lost)} of the source")
-            if whole.confidence is not None and unsure(whole.confidence):
-                said.append(
-                    f"the model is unsure of this translation: confidence {whole.confidence:.2f}"
-                )
-            translations.append(replace(whole, remarks=tuple(said)))
+            lost = missing_numbers(text, whole.text) + missing_addresses(text, whole.text)
+            lacks = [f"the translation lacks {_listed(lost)} of the source"] * bool(lost)
+            own = (*remarks, *lacks, *_doubts(whole))
+            translations.append(replace(whole, remarks=own))
         return translations
 
     @property
@@ -314,18 +310,19 @@ class Translator:
             parts += [part for part in cut if self.checkpoint.source.encode(part[:_CHARACTERS])]
         capitals = {place: part for place, part in enumerate(parts) if self._strange_capitals(part)}
         parts = [as_sentence(part) if n in capitals else part for n, part in enumerate(parts)]
-        strange = [part for part in parts if self._unlike(part)]
+        strange = [part for part in parts if has_words(part) and self._unlike(part)]
         if strange:
             remarks.append(
                 "unlike what the model learned from (another language, perhaps), so the "
-                f"translation may be wrong: {strange[0]:.30}{'…' * (len(strange[0]) > 30)}"
+                f"translation may be wrong: {_beginning(strange[0])}"
             )
-        copied = {place for place, part in enumerate(parts) if not self._fits(part)}
+        long = [place for place, part in enumerate(parts) if not self._fits(part)]
         remarks += [
             f"a word of {len(parts[place]):,} characters was copied: {parts[place]:.30}…"
-            for place in sorted(copied)
+            for place in long
         ]
-        return _Plan(parts, frozenset(copied), tuple(remarks), capitals)
+        marks = [place for place, part in enumerate(parts) if not has_words(part)]
+        return _Plan(parts, frozenset(long + marks), tuple(remarks), capitals)
 
     def _unlike(self, sentence: str) -> bool:
         """Whether a sentence is unlike those that the model learned from."""
@@ -512,7 +509,7 @@ class _Plan:
 
     | field      | meaning                                                                   |
     |------------|---------------------------------------------------------------------------|
-    | `copied`   | places of the parts that are only copied                                  |
+    | `copied`   | places of the parts that are only copied: too long, or marks alone        |
     | `remarks`  | what is to be said of the text                                            |
     | `capitals` | parts as they were typed, by place: those that are read in small letters  |
     """
@@ -552,6 +549,27 @@ def _without_weights(translation: Translation) -> Translation:
 def _check_count(prefix: Sequence[Any] | None, count: int) -> None:
     if prefix is not None and not isinstance(prefix, str) and len(prefix) != count:
         raise RegardError(f"there are {count} texts, but {len(prefix)} prefixes")
+
+
+def _doubts(translation: Translation) -> Iterator[str]:
+    """What is to be said of sentences that have no translation, or a doubtful one."""
+    sentences = translation.parts or (translation,)
+    for sentence in sentences:
+        if has_words(sentence.source) and not has_words(sentence.text):
+            yield f"the translation has no word for: {_beginning(sentence.source)}"
+    doubtful = [each for each in sentences if unsure(each.confidence)]
+    if doubtful and not translation.parts:
+        yield f"the model is unsure of this translation: confidence {doubtful[0].confidence:.2f}"
+    elif doubtful:
+        least = min(doubtful, key=lambda sentence: sentence.confidence or 0.0)
+        yield (
+            f"the model is unsure of {len(doubtful)} of {len(sentences)} sentences, most of "
+            f"(confidence {least.confidence:.2f}): {_beginning(least.source)}"
+        )
+
+
+def _beginning(text: str) -> str:
+    return f"{text:.30}{'…' * (len(text) > 30)}"
 
 
 def _listed(words: list[str]) -> str:

@@ -25,6 +25,7 @@ _END = re.compile(
     re.VERBOSE,
 )
 _OPENING = "\"'“‘«(["
+_BULLET = re.compile(r"[-–—*•·▪]\s+")  # of a list, or a dialogue
 _LINES = re.compile(r"[\n\r\v\f\x85\u2028\u2029]+")
 
 
@@ -32,7 +33,11 @@ def split_sentences(text: str) -> list[str]:
     """The sentences of a text, without the white space around them; a line ends a sentence.
 
     A sentence ends at a stop, question or exclamation mark before a space, unless it goes on with a
-    small letter, or the stop belongs to an abbreviation or an initial.
+    small letter, or the stop belongs to an abbreviation or an initial. The bullet of a line is a
+    sentence.
+
+    >>> split_sentences("- Buy milk.\\n- Go home.")
+    ['-', 'Buy milk.', '-', 'Go home.']
     """
     return [
         sentence for line in _LINES.split(text) for sentence in _of_line(line.strip()) if sentence
@@ -40,7 +45,9 @@ def split_sentences(text: str) -> list[str]:
 
 
 def _of_line(line: str) -> list[str]:
-    sentences, begin = [], 0
+    bullet = _BULLET.match(line)
+    begin = bullet.end() if bullet else 0
+    sentences = [line[:begin].strip()]
     for match in _END.finditer(line):
         if match.start("mark") >= begin and _ends(line, match, begin):
             sentences.append(line[begin : match.end("closing")].strip())
@@ -65,6 +72,11 @@ def _ends(line: str, match: re.Match[str], begin: int) -> bool:
     initial = len(last) == 1 and last.isupper() and last != "I" and bool(following)
     title = last.lower() in _TITLES and last.lower() not in ("no", "me", "p", "art", "mt")
     return not (initial or title)
+
+
+def has_words(text: str) -> bool:
+    """Whether a text has a letter or a digit, and not marks alone."""
+    return any(map(str.isalnum, text))
 
 
 def cut_in_parts(sentence: str, fits: Callable[[str], bool]) -> list[str]:
