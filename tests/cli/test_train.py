@@ -228,7 +228,8 @@ def test_sigterm_saves_and_ends_cleanly(folder):
         running.send_signal(signal.SIGTERM)
         said, told = running.communicate(timeout=60)
     assert running.returncode == 0, told
-    assert "stopped by a signal (Ctrl-C or SIGTERM): " in said and "continue with --resume" in said
+    assert "stopped by a signal (Ctrl-C or SIGTERM): " in said
+    assert f"continue: regard train --resume --out {out}\n" in said
     assert (out / "last.safetensors").exists() and "Traceback" not in told
 
 

@@ -86,6 +86,12 @@ def test_half_precision_halves_the_file_and_loads_as_float32(tmp_path):
     torch.testing.assert_close(logits(found.model), logits(checkpoint.model), rtol=1e-2, atol=1e-2)
 
 
+@pytest.mark.parametrize("name", ["frenchenglish", "french-englisch", "French-English"])
+def test_a_misspelt_name_of_a_shipped_translator(name):
+    with pytest.raises(RegardError, match=f"no file {name}; did you mean french-english, which"):
+        load_checkpoint(name)
+
+
 def test_files_that_are_no_translator_are_named(tmp_path):
     path = tmp_path / "a.safetensors"
     with pytest.raises(RegardError, match=r"there is no file .*a\.safetensors"):

@@ -184,7 +184,8 @@ def _show(trained: TrainingResult, search: SearchOptions, console: Console) -> N
         if path.exists():
             print(f"{name:<21} {path}")
     if trained.ending in ("asked", "time"):
-        print("nothing is saved yet: begin again" if folder.empty else "continue with --resume")
+        again = f"continue: regard train --resume --out {shlex.quote(str(folder.path))}"
+        print("nothing is saved yet: begin again" if folder.empty else again)
     if trained.scores:
         model = shlex.quote(str(_better(trained)))
         print(f'try it: regard translate --model {model} "a sentence"')

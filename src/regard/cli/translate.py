@@ -83,8 +83,10 @@ def translate(
         Path | None,
         typer.Option(
             help="Output file for word alignments, one line per text: 1-2 aligns source word 1 "
-            "and target word 2, split at spaces and counted from 0. - is standard output; with a "
-            "single text, all else then goes to standard error. Not with --n-best.",
+            "and target word 2, split at spaces and counted from 0. Each target word is linked to "
+            "the source word it attends to most (rule `strongest` of `regard align`, whose default "
+            "is `mutual`). - is standard output; with a single text, all else then goes to "
+            "standard error. Not with --n-best.",
             rich_help_panel=_FILES,
         ),
     ] = None,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from regard.record.tensor_file import OtherFormatError, TensorFile, under
 from regard.translate.config import Config
 from regard.translate.models.build import build_model
 from regard.translate.models.contract import TranslationModel
-from regard.translate.shipped import is_shipped, shipped_file
+from regard.translate.shipped import SHIPPED, is_shipped, shipped_file
 from regard.translate.vocabulary import Vocabulary, vocabulary_from
 
 FILE = TensorFile("translator", "regard-translator")
@@ -67,6 +68,8 @@ def load_checkpoint(path: str | Path, device: torch.device | str = "cpu") -> Che
     if is_shipped(path):
         with shipped_file(str(path)) as file:
             return load_checkpoint(file, device)
+    if not os.path.lexists(path) and (near := get_close_matches(str(path), SHIPPED, 1)):
+        raise RegardError(f"there is no file {path}; did you mean {near[0]}, which ships?")
     path = Path(path)
     header, tensors = _read(path)
     config, source, target, weights = unpacked(path, header, tensors)

@@ -71,6 +71,7 @@ class Translation:
         """The source word that each target word attends to most, as (source, target) pairs.
 
         A word that attends most to the end of the sentence (`end="kept"`) has no link.
+        `matrix.links(mutual)` drops doubtful ones, as `align` does.
         """
         if self.matrix is None:
             raise self._lack

@@ -269,7 +269,7 @@ def test_a_pattern_names_files_in_the_order_of_their_names(tmp_path):
 def test_patterns_without_files_or_partners_are_errors(tmp_path):
     for name in ("a.en", "b.en", "a.fr"):
         (tmp_path / name).write_text("text\n")
-    with pytest.raises(RegardError, match=r"there is no file .*\*\.de"):
+    with pytest.raises(RegardError, match=r"no file matches the pattern .*\*\.de"):
         read_pairs(tmp_path / "*.en", tmp_path / "*.de")
     with pytest.raises(RegardError, match=r"\*\.en names 2, .*\*\.fr names 1 files, expected as"):
         read_pairs(tmp_path / "*.en", tmp_path / "*.fr")

@@ -271,7 +271,7 @@ def _matches(patterns: list[str]) -> list[tuple[str, ...]]:
     by_pattern = [sorted(glob(pattern, recursive=True)) for pattern in patterns]
     for pattern, paths in zip(patterns, by_pattern):
         if not paths:
-            raise RegardError(f"there is no file {pattern}")
+            raise RegardError(f"no file matches the pattern {pattern}")
     if len(set(map(len, by_pattern))) > 1:
         counts = ", ".join(
             f"{pattern} names {len(paths)}" for pattern, paths in zip(patterns, by_pattern)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
@@ -85,9 +86,7 @@ class PieceVocabulary(Vocabulary):
                 **{f"{name}_piece": NAMES[number] for name, number in _NUMBERS.items()},
             )
         except RuntimeError as error:
-            raise RegardError(
-                f"size={size}: sentencepiece cannot train on these sentences: {error}"
-            ) from error
+            raise RegardError(f"size={size}: {_reason(str(error))}") from error
         return cls(written.getvalue(), lower=lower)
 
     def __len__(self) -> int:
@@ -147,6 +146,18 @@ class PieceVocabulary(Vocabulary):
 
 
 _NUMBERS = {"pad": PAD, "bos": BEGIN, "eos": END, "unk": UNKNOWN}
+
+
+def _reason(error: str) -> str:
+    """Why sentencepiece cannot train, by its error."""
+    if smallest := re.search(r"smaller than required_chars\. \d+ vs (\d+)", error):
+        return (
+            f"too small for these sentences, expected at least {smallest[1]}: their characters, "
+            "256 bytes and 4 special tokens"
+        )
+    if "!sentences_.empty()" in error:
+        return "there is no text to train pieces on"
+    return f"sentencepiece cannot train on these sentences: {error}"
 
 
 def _read(text: str, lower: bool) -> str:
