@@ -62,6 +62,14 @@ def test_several_translations_and_a_prefix(translator):
     assert not ranked[0].parts[1].text.startswith("le petit le petit")
 
 
+def test_a_prefix_begins_what_is_translated(translator):
+    text = "- I love you."
+    whole = translator(text, prefix="le petit", longest=6)
+    assert whole.text.startswith("- le petit")
+    *_, last = translator.steps(text, prefix="le petit", longest=6)
+    assert last.text == whole.text
+
+
 def test_without_splitting_a_text_is_one_sentence(translator):
     assert translator(TEXT, split=False, longest=4).parts == ()
 

@@ -253,7 +253,10 @@ class Translator:
         for chunk in _batches(parts, max(1, settings.batch // samples)):
             forced = None
             if prefixes is not None:
-                forced = [[] if part.place else prefixes[part.text] for part in chunk]
+                forced = [
+                    prefixes[part.text] if part.place == plans[part.text].first else []
+                    for part in chunk
+                ]
             translations = self._batch(chunk, forced, settings)
             results |= zip([(part.text, part.place) for part in chunk], translations)
         for number, (text, plan) in enumerate(zip(texts, plans)):
@@ -421,7 +424,7 @@ class Translator:
                 batch.source,
                 batch.mask,
                 options,
-                prefix=None if place else forced,
+                prefix=forced if place == plan.first else None,
                 weights=weights,
             ):
                 last = END in hypothesis.tokens
@@ -518,6 +521,11 @@ class _Plan:
     copied: frozenset[int] = frozenset()
     remarks: tuple[str, ...] = ()
     capitals: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def first(self) -> int | None:
+        """The place of the first part that is translated."""
+        return next((n for n in range(len(self.parts)) if n not in self.copied), None)
 
 
 class _Part(NamedTuple):

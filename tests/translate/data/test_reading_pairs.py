@@ -87,7 +87,11 @@ def refused(message, *arguments, **options):
 def test_undecodable_bytes(tmp_path, packed):
     bad = write(tmp_path / "a.fr", b"Va\nol\xe9\n", packed)
     good = write(tmp_path / "a.en", "Go\nhey\n")
-    message = f"{bad}:2: byte 3 of the line is 0xe9, which is no UTF-8 (invalid continuation byte)"
+    message = (
+        f"{bad}:2: byte 3 of the line is 0xe9, which is no UTF-8 (invalid continuation byte); "
+        "convert the file: iconv -f WINDOWS-1252 -t UTF-8, or leave such bytes out: iconv -c -f "
+        "UTF-8 -t UTF-8"
+    )
     refused(message, good, bad)
     refused(message, TableFile(bad, 1, 1))
     refused(message.replace(":2:", ":1:"), JsonLinesFile(write(bad, b"ol\xe9\n")))

@@ -43,7 +43,8 @@ def _decoded(stream: Iterable[bytes], name: str | None) -> Iterator[tuple[int, s
             raise RegardError(
                 f"{name}:{number}: byte {error.start + 1} of the line is "
                 f"0x{line[error.start]:02x}, which is no UTF-8 ({error.reason}); convert the file: "
-                "iconv -f WINDOWS-1252 -t UTF-8, or leave such bytes out: iconv -c -t UTF-8"
+                "iconv -f WINDOWS-1252 -t UTF-8, or leave such bytes out: iconv -c -f UTF-8 -t "
+                "UTF-8"
             ) from error
         yield number, text.removesuffix("\n").removesuffix("\r")
 
