@@ -5,7 +5,7 @@ import sys
 
 OPTIONAL = """
 matplotlib typer rich transformers tokenizers safetensors starlette uvicorn lightning scipy
-pyarrow sentencepiece sacrebleu hypothesis beartype
+pyarrow ray sentencepiece sacrebleu hypothesis beartype
 """
 STATES = [
     "torch.get_num_threads()",

@@ -4,6 +4,7 @@ from regard.corpus.batch import Batch
 from regard.corpus.collect import collect, default_statistics, load
 from regard.corpus.collection import Collection
 from regard.corpus.corpus import Corpus, Failure
+from regard.corpus.engines import RayOptions
 from regard.corpus.estimates import Binned, Estimate, Example, Strong
 from regard.corpus.parts import Bins, Count, Largest, Mean, Part, Ratio, Strongest, Total
 from regard.corpus.statistic import Attention, Statistic
@@ -48,6 +49,7 @@ __all__ = [
     "Part",
     "Profile",
     "Ratio",
+    "RayOptions",
     "Shares",
     "Sharpness",
     "Statistic",

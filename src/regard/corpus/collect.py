@@ -6,7 +6,9 @@ import hashlib
 import inspect
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import torch
@@ -15,7 +17,7 @@ from torch import Tensor, nn
 from regard.corpus import statistics as families
 from regard.corpus.collection import Collection
 from regard.corpus.corpus import Corpus
-from regard.corpus.engines import engine_of
+from regard.corpus.engines import Local, RayOptions, engine_of
 from regard.corpus.engines.base import Task, why_nothing
 from regard.corpus.observing import Model
 from regard.corpus.run_folder import RunFolder
@@ -39,7 +41,7 @@ def collect(
     resume: bool = False,
     on_error: Literal["raise", "skip"] = "raise",
     where: Any = None,
-    engine: Literal["auto", "local", "torchrun"] = "auto",
+    engine: Literal["auto", "local", "torchrun", "ray"] | RayOptions = "auto",
     show_progress: bool | None = None,
 ) -> Collection:
     """Collect statistics of a model's attention over a corpus, in bounded memory.
@@ -62,7 +64,9 @@ def collect(
         where: which attentions, as for `regard.capture`; all when None.
         engine: "local" runs the model in this process. "torchrun" divides the shards among the
             processes that torchrun started, which all return the whole collection; `out` must be a
-            folder that they see. "auto" is "torchrun" where there are several such processes.
+            folder that they see. "ray" gives shards to workers of Ray, which read them themselves;
+            `regard.corpus.RayOptions` says how many, and where. "auto" is "torchrun" where there
+            are several such processes.
         show_progress: a progress bar; None shows one in a terminal.
 
     >>> import torch, regard
@@ -92,25 +96,25 @@ def collect(
     corpus = _corpus(corpus, tokenizer)
     named = _named(default_statistics(corpus) if statistics is None else statistics)
     task = Task(model, corpus, named, where, on_error == "skip")
-    folder = None if out is None else RunFolder(Path(out))
-    if folder is not None:
-        chosen.begin(folder, _settings(model, corpus, named, where, on_error), resume)
     total = State(named)
-    show_progress = show_progress if chosen.leads else False
-    with progress("collect", corpus.source.size, show_progress) as advance:
-        if folder is None:
-            with task.observing() as observed:
-                for shard in corpus.shards():
-                    total.merge(observed(shard))
-                    advance(len(shard.documents))
-        else:
+    with ExitStack() as stack:
+        show_progress = show_progress if chosen.leads else False
+        advance = stack.enter_context(progress("collect", corpus.source.size, show_progress))
+        folder = None
+        if out is not None or not isinstance(chosen, Local):
+            path = out or stack.enter_context(TemporaryDirectory(prefix="regard-"))
+            folder = RunFolder(Path(path))
+            chosen.begin(folder, _settings(model, corpus, named, where, on_error), resume)
             folder.check_end(chosen.fill(task, folder, advance))
-            for state in folder.states(named):
-                total.merge(state)
-    if not total.sites:
-        raise RegardError(why_nothing(total))
-    if folder is not None and chosen.leads:
-        folder.finish(total)
+            states = folder.states(named)
+        else:
+            states = chosen.states(task, advance)
+        for state in states:
+            total.merge(state)
+        if not total.sites:
+            raise RegardError(why_nothing(total))
+        if folder is not None and chosen.leads:
+            folder.finish(total)
     return Collection(total)
 
 

@@ -48,6 +48,8 @@ class Source:
         self.source, self.column = source, column
 
     def __iter__(self) -> Iterator[Any]:
+        if _is_of_ray(self.source):
+            return self._of_ray(self.source)
         if not isinstance(self.source, Path):
             return iter(self.source)
         suffixes = [suffix for suffix in self.source.suffixes if suffix != ".gz"]
@@ -59,7 +61,45 @@ class Source:
     @property
     def size(self) -> int | None:
         """How many documents there are, if that is known without reading them."""
-        return len(self.source) if isinstance(self.source, Sized) else None
+        if _is_of_ray(self.source) or not isinstance(self.source, Sized):
+            return None
+        return len(self.source)
+
+    @property
+    def may_be_read_again(self) -> bool:
+        """Whether other processes can read the documents themselves, in the same order."""
+        return not isinstance(self.source, Iterator) and not _is_of_ray(self.source)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What other processes are sent."""
+        return vars(self) | ({} if self.may_be_read_again else {"source": []})
+
+    def _of_ray(self, dataset: Any) -> Iterator[Any]:
+        """Documents of a dataset of Ray in the order of their ids, as it has no order of its own;
+        all are held in memory."""
+        names = dataset.schema().names if dataset.schema() else []
+        columns = [name for name in ("input_ids", self.column) if name in names]
+        if "id" not in names or not columns:
+            raise RegardError(
+                f"corpus: the dataset of Ray has the columns {', '.join(names) or '(none)'}, "
+                "expected 'id' (0, 1, 2, …, as a dataset has no order of its own) and 'input_ids' "
+                f"or {self.column!r}"
+            )
+        chosen = dataset.select_columns(["id", columns[0]])
+        by_id: dict[Any, Any] = {}
+        for table in chosen.iter_batches(batch_format="pyarrow", batch_size=_ROWS):
+            for row in table.to_pylist():
+                if row["id"] in by_id:
+                    raise RegardError(f"corpus: the dataset of Ray has the id {row['id']} twice")
+                by_id[row["id"]] = {columns[0]: row[columns[0]]}
+        total = len(by_id)
+        for number in range(total):
+            if number not in by_id:
+                raise RegardError(
+                    f"corpus: the dataset of Ray has no id {number}, expected 0 to "
+                    f"{total - 1}, each once"
+                )
+            yield by_id.pop(number)
 
     def _lines(self, path: Path, json_lines: bool) -> Iterator[Any]:
         """Lines that are not blank."""
@@ -83,6 +123,11 @@ class Source:
                 raise RegardError(f"{path} has no column {self.column!r}, there are {names}")
             for rows in file.iter_batches(_ROWS, columns=wanted[:1]):
                 yield from rows.to_pylist()
+
+
+def _is_of_ray(source: Any) -> bool:
+    """Whether it is a dataset of Ray, which need not be installed."""
+    return type(source).__module__.startswith("ray.data.")
 
 
 def _parsed(line: bytes, json_line: bool) -> Any:
