@@ -1,8 +1,9 @@
 """What `regard.collect` costs: the forward pass included, over the plain forward pass.
 
 MiniLM on one thread, over sentences (about 16 tokens), 130 and 400 tokens of random words; the
-default statistics together, and each alone. Texts are tokenised before. Memory: the peak of a
-process that collects many sentences, beside that of one that collects few.
+default statistics together, and each alone (not with --quick). Seconds are those of processor time,
+the calls in turn. Texts are tokenised before. Memory: the peak of a process that collects many
+sentences, beside that of one that collects few.
 
     python benchmarks/collect.py [--quick]
 """
@@ -47,7 +48,7 @@ def documents(tokenizer: Any, number: int, length: int) -> list[list[int]]:
     return [[first, *torch.randint(1996, 20000, (n - 2,)).tolist(), last] for n in lengths]
 
 
-def cost(length: int, batches: int, repeats: int) -> list[list[str]]:
+def cost(length: int, batches: int, repeats: int, alone: bool) -> list[list[str]]:
     tokenizer, model = minilm()
     size = max(1, TOKENS // length)
     corpus = Corpus(documents(tokenizer, size * batches, length), tokenizer, batch_size=size)
@@ -62,7 +63,7 @@ def cost(length: int, batches: int, repeats: int) -> list[list[str]]:
     calls = {
         "plain": plain,
         "default": lambda: regard.collect(model, corpus, default),
-        **{s.name: lambda s=s: regard.collect(model, corpus, [s]) for s in default},
+        **{s.name: lambda s=s: regard.collect(model, corpus, [s]) for s in default if alone},
         "entropy": lambda: regard.collect(model, corpus, [Entropy()]),
     }
     taken = interleaved(calls, repeats)
@@ -112,10 +113,10 @@ def main() -> None:
         collect_in_memory(options.memory)
         return
     print(f"torch {torch.__version__}, 1 thread")
-    batches, repeats = (2, 3) if options.quick else (8, 7)
-    rows = [row for length in BARS for row in cost(length, batches, repeats)]
+    size = (1, 3, False) if options.quick else (8, 7, True)
+    rows = [row for length in BARS for row in cost(length, *size)]
     table("regard.collect over the plain forward pass", ["tokens", "statistics", "×", "bar"], rows)
-    few, many = (1024, 4096) if options.quick else (1024, 100_000)
+    few, many = (512, 1024) if options.quick else (1024, 100_000)
     sizes = [[str(number), f"{peak(number):.0f}"] for number in (few, many)]
     table("peak memory of the process", ["sentences", "MB"], sizes)
 

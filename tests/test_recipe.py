@@ -145,6 +145,21 @@ def test_mixed_is_weights_times_values(monkeypatch, make, strip):
         torch.testing.assert_close(recipe.mixed(), recipe.weights() @ value)
 
 
+@every_recipe
+@pytest.mark.parametrize("strip", [1, 1 << 22])
+def test_weights_on_some_keys_of_each_head_are_those_of_the_whole(monkeypatch, make, strip):
+    monkeypatch.setattr("regard.recipe.base._STRIP", strip)
+    recipe = make()
+    batch, heads, queries, keys = recipe.shape
+    chosen = torch.randint(keys, (batch, heads, 3), generator=torch.Generator().manual_seed(1))
+    want = recipe.weights().gather(3, chosen[:, :, None].expand(-1, -1, queries, -1))
+    ready = recipe.with_lse() if hasattr(recipe, "with_lse") else recipe
+    with torch.no_grad():
+        torch.testing.assert_close(recipe.weights_at(chosen), want)
+        torch.testing.assert_close(ready.weights_at(chosen), want)
+        assert ready.weights_at(chosen[..., :0]).shape == (batch, heads, queries, 0)
+
+
 @pytest.mark.parametrize("make", [dot, additive])
 @pytest.mark.parametrize("grad", [False, True], ids=["no_grad", "grad"])
 def test_nan_in_padding_reaches_neither_weights_nor_mixture(make, grad):

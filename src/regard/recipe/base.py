@@ -9,6 +9,7 @@ from dataclasses import fields, replace
 from typing import Any, TypeVar, overload
 
 import torch
+from jaxtyping import Int, Shaped
 from torch import Tensor
 
 from regard.bias import Bias
@@ -68,6 +69,17 @@ class Recipe(ABC):
     @abstractmethod
     def weights(self, rows: slice | None = None, columns: slice | None = None) -> Weights:
         """Exact weights, before dropout; of some rows or columns where asked."""
+
+    def weights_at(self, keys: Int[Tensor, "batch head column"]) -> Weights:
+        """Weights on some keys of each matrix, (batch, head, query, column)."""
+        strips = [self._rows_at(rows, keys) for rows in self._strips()]
+        batch, heads, columns = keys.shape
+        nothing = torch.zeros(batch, heads, 0, columns, dtype=self.dtype, device=self.device)
+        return torch.cat([nothing, *strips], dim=2)
+
+    def _rows_at(self, rows: slice, keys: Int[Tensor, "batch head column"]) -> Weights:
+        """Some rows of `weights_at`."""
+        return entries_at(self.weights(rows), keys)
 
     def log_weights(self, block: Block) -> Weights:
         """Logarithms of a block of weights, `NEVER` where a pair may not attend."""
@@ -169,6 +181,17 @@ def logarithms(weights: Tensor, kind: Kind) -> Tensor:
     return torch.where(some, weights, 1.0).log().masked_fill(~some, NEVER)
 
 
+def entries_at(
+    matrix: Shaped[Tensor, "batch_or_1 head_or_1 query key"],
+    keys: Int[Tensor, "batch head column"],
+) -> Shaped[Tensor, "batch head query column"]:
+    """What a matrix has at some keys of each head."""
+    batch, heads, columns = keys.shape
+    rows = matrix.shape[2]
+    index = keys[:, :, None].expand(batch, heads, rows, columns)
+    return matrix.expand(batch, heads, rows, matrix.shape[3]).gather(3, index)
+
+
 def per_head(tensor: Tensor, heads: int) -> Tensor:
     """(batch, group, key, width) to (batch, head, key, width): each group serves its heads."""
     groups = tensor.shape[1]
@@ -224,4 +247,6 @@ def heads_of(tensor: Tensor | None, which: Sequence[int], heads: int) -> Tensor 
     if tensor is None or (tensor.shape[1] == 1 and heads > 1):
         return tensor
     share = heads // tensor.shape[1]
+    if share == 1 and isinstance(which, range) and which.step == 1:
+        return tensor[:, which.start : which.stop]  # a view
     return tensor[:, [head // share for head in which]]

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.bias import Bias, bias_at, bias_block, bias_of_heads
 from regard.errors import UnavailableError
 from regard.masks import Mask, clean
-from regard.recipe.base import QueryKeyRecipe, heads_of, per_head, span
+from regard.recipe.base import QueryKeyRecipe, entries_at, heads_of, per_head, span
 from regard.recipe.normalisers import SOFTMAX, Normaliser, Softmax
 from regard.softmax import exp, log_softmax, log_sum_exp, product
 from regard.types import (
@@ -127,6 +127,28 @@ class Softmaxed(QueryKeyRecipe):
             return log_softmax(self.scores(rows), self._sink())[..., block.columns]
         lse = self.lse[..., block.rows, None].to(self.dtype)
         return (self.scores(block) - lse).clamp_min(NEVER)
+
+    def _rows_at(self, rows: slice, keys: Int[Tensor, "batch head column"]) -> Weights:
+        if not self.is_softmax or self.lse is None or torch.is_grad_enabled() or self.absorbs:
+            return super()._rows_at(rows, keys)
+        batch, heads, queries, n_keys = self.shape
+        example = torch.arange(batch, device=keys.device)[:, None, None]
+        group = torch.arange(heads, device=keys.device)[:, None] // (heads // self.key.shape[1])
+        chosen: Any = replace(  # type: ignore[type-var]
+            self, key=self.key[example, group, keys], value=None, mask=None, bias=None
+        )
+        scores = chosen.scores(Block.of(rows, slice(0, keys.shape[2]), queries, keys.shape[2]))
+        block = Block.of(rows, slice(0, n_keys), queries, n_keys)
+        added = bias_block(self.bias, block)
+        if added is not None:
+            added = added.expand(-1, -1, block.height, n_keys)
+            scores = scores + entries_at(added, keys).to(self.dtype)
+        logs = scores - self.lse[..., rows, None].to(self.dtype)
+        allowed = True if self.mask is None else self.mask.block(block, self.device)
+        if isinstance(allowed, bool):
+            return exp(logs) if allowed else torch.zeros_like(logs)
+        allowed = allowed.expand(-1, -1, block.height, n_keys)
+        return exp(logs).masked_fill(~entries_at(allowed, keys), 0.0)
 
     @property
     def absorbs(self) -> bool:

@@ -12,8 +12,10 @@ from statistics_loops import WINDOW, Loops, softmaxed
 from regard import masks
 from regard.aggregate.statistics import head_statistics as statistics
 from regard.aggregate.statistics.head_statistics import FIGURES, head_statistics
+from regard.aggregate.statistics.head_sums import Questions, RowSums
+from regard.aggregate.statistics.token_positions import Positions
 from regard.kernel import reduce
-from regard.recipe import Dot
+from regard.recipe import Dot, Given
 
 
 def same(found, weights, tolerance=1e-8, **marks):
@@ -55,6 +57,32 @@ def test_every_figure_is_that_of_the_loops(queries, keys, causal):
     assert found.queries == 2 * queries
     (bare,) = head_statistics(weights, window=WINDOW)
     same(bare, weights)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("entries", [1, 1 << 20])
+def test_what_is_kept_is_that_of_a_walk_over_nothing_else(monkeypatch, share, causal, entries):
+    """The other keys are taken out of sums over all of them."""
+    monkeypatch.setattr("regard.aggregate.statistics.head_sums._ENTRIES", entries)
+    weights, tokens = softmaxed(4, 3, 2, 7, 9, causal), tokens_for(3, 9)
+    real, marks = torch.ones(3, 9, dtype=torch.bool), torch.Generator().manual_seed(2)
+    real[1, :2] = False
+    special = torch.zeros_like(real)
+    special[:, 5] = True
+    questions = Questions(Positions(real[:, 2:], real, special, tokens), ordered=True)
+
+    def sums_of(weights, kept=None):
+        answers = statistics.reduce(Given(weights), list(questions.reducers.values()))
+        return RowSums(Given(weights), questions, dict(zip(questions.reducers, answers)), kept)
+
+    kept = torch.rand(3, 2, 9, generator=marks) >= share
+    rest, walked = (
+        RowSums.of_kept(sums_of(weights), kept),
+        sums_of(weights * kept[:, :, None], kept),
+    )
+    torch.testing.assert_close(rest.answers, walked.answers)
+    torch.testing.assert_close(rest.sums(WINDOW), walked.sums(WINDOW))
 
 
 @pytest.mark.usefixtures("way")

@@ -170,7 +170,7 @@ def figures_of(
         if name in sums:
             figures[name] = sums[name] / sums[number]
     even = sums["even"] / sums["rows"]
-    figures["evenness"] = figures["entropy"] / even
+    figures["evenness"] = torch.where(even > 0, figures["entropy"] / even, math.nan)
     if "offsets" in sums:
         square = sums["squared_distance"] / sums["mass"]
         figures["spread"] = (square - figures["distance"].square()).clamp_min(0.0).sqrt()

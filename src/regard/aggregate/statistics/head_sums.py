@@ -5,24 +5,23 @@ Sums add up, over the examples of a batch and over the batches of a corpus; figu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
 from regard.aggregate.statistics.token_positions import Positions
-from regard.kernel.reduce import reduce
 from regard.kernel.reducers import Entropy, Offsets, ReceivedAttention, Repeats, WeightedSum
 from regard.kernel.reducers.base import Matrix, Reducer, Sum
 from regard.recipe import Edges, Recipe
 
 SINK = 0.4  #: share of a head's attention from which what receives it is a sink
 
-_ENTRIES = 1 << 20  # queries of hidden keys that are taken out at a time
+_ENTRIES = 1 << 20  # weights on hidden keys that are taken out at a time
+_ROUNDINGS = 16  # of a row: what is left within them, once keys are taken out, is nothing
 
 PerHead = Float[Tensor, "batch head"]
 PerQuery = Float[Tensor, "batch head query"]
@@ -94,12 +93,74 @@ class RowSums:
         self.row_weights = self.counted.double() if kept is None else self.counted * self.mass
 
     @classmethod
-    def of_kept(cls, other: RowSums, keys: Keys) -> RowSums:
-        """The same of the weights on some keys, by a walk of their own."""
-        questions = other.questions
-        kept = _Kept(list(questions.reducers.values()), keys)
-        answers = dict(zip(questions.reducers, reduce(other.recipe, [kept])[0]))
-        return cls(other.recipe, questions, answers, keys)
+    def of_kept(cls, whole: RowSums, keys: Keys) -> RowSums:
+        """The same of the weights on some keys: those on the others, which are few, are taken out
+        of the answers again."""
+        answers = {name: answer.clone() for name, answer in whole.answers.items()}
+        answers["received"] *= keys[:, :, None]
+        recipe = whole.recipe.detach().plain()
+        for hidden, column in whole.columns(~keys):
+            with torch.no_grad():
+                weights = recipe.weights_at(column.to(recipe.device)).cpu().double()
+            whole._take_out(answers, column, weights * hidden[:, :, None])
+        for answer in answers.values():
+            answer.clamp_min_(0.0)
+        mass = answers["sums"][:, :, 0]
+        rounding = _ROUNDINGS * torch.finfo(recipe.dtype).eps
+        answers["sums"].masked_fill_((mass <= rounding * whole.mass)[:, :, None], 0.0)
+        evenly = mass.square() / whole.shape.keys  # the least that squares can be
+        answers["squares"] = answers["squares"].maximum(evenly)
+        rest = cls(whole.recipe, whole.questions, answers, keys)
+        rest.looks_ahead = whole.looks_ahead
+        return rest
+
+    def columns(self, keys: Keys) -> Iterator[tuple[Bool[Tensor, "batch head column"], Tensor]]:
+        """Some keys of each matrix as columns, a few at a time: their numbers, (batch, head,
+        column), and whether they are any, as matrices may have fewer than others."""
+        batch, heads, queries, _ = self.shape
+        most = int(keys.sum(2).max())
+        if not most:
+            return
+        chosen, numbers = keys.expand(batch, heads, -1).byte().topk(most, dim=2)
+        size = max(1, _ENTRIES // (batch * heads * queries))
+        yield from zip(chosen.bool().split(size, 2), numbers.split(size, 2))
+
+    def _take_out(
+        self,
+        answers: Mapping[str, Tensor],
+        column: Int[Tensor, "batch head column"],
+        weights: Float[Tensor, "batch head query column"],
+    ) -> None:
+        """Take the weights on some keys out of the answers."""
+        batch, heads, queries, keys = self.shape
+        vectors = self.questions.vectors.double()[:, None].expand(batch, heads, -1, keys)
+        index = column[:, :, None].expand(-1, -1, vectors.shape[2], -1)
+        answers["sums"].sub_(vectors.gather(3, index) @ weights.mT)
+        answers["entropy"].sub_(torch.special.entr(weights).sum(3))
+        answers["squares"].sub_(weights.square().sum(3))
+        for name, score in self.questions.scores.items():
+            answers[name].sub_((score.counts(column, queries) * weights).sum(3))
+        if self.ordered:
+            real = self.positions.keys[:, None].expand(batch, heads, keys).gather(2, column)
+            counted = self.positions.rows[:, None, :, None] & real[:, :, None]
+            self.add_at_offsets(answers["offsets"], column, -weights * counted)
+
+    def add_at_offsets(
+        self,
+        total: Float[Tensor, "batch head offset"],
+        column: Int[Tensor, "batch head column"],
+        values: Float[Tensor, "batch head query column"],
+    ) -> None:
+        """Add values of pairs to the sums at their offsets j − i, in place."""
+        _, _, queries, keys = self.shape
+        own = torch.arange(queries)[:, None] + keys - queries
+        index = column[:, :, None] - own + keys - 1
+        total.scatter_add_(2, index.flatten(2), values.flatten(2))
+
+    @cached_property
+    def looks_ahead(self) -> bool:
+        """Whether any weight is on a key after its query."""
+        return bool(self.answers["offsets"][..., self.shape.keys :].any())
 
     @cached_property
     def entropy(self) -> PerQuery:
@@ -206,7 +267,7 @@ class _Sight:
         self.own = torch.arange(queries) + (keys - queries)  # the position of each query
         self.first = rows.positions.first[:, None]  # (batch or 1, 1)
         self.last = rows.positions.last[:, None]
-        if rows.ordered and not rows.answers["offsets"][..., keys:].any():
+        if rows.ordered and not rows.looks_ahead:
             self.last = self.own[None]
         number = (self.last - self.first + 1).expand(-1, queries).double()
         self.number = number[:, None]  # (batch or 1, head or 1, query)
@@ -240,16 +301,11 @@ class _Sight:
             runs.scatter_add_(2, index[:, None].expand_as(share), sign * share)
         offsets = runs.cumsum(2)[..., :-1]
         if self.rows.kept is not None:
-            first, last = (end.expand(batch, queries) for end in (self.first, self.last))
-            flat = offsets.flatten()
-            for hidden in (~self.rows.kept).nonzero().split(max(1, _ENTRIES // queries)):
-                example, head, key = (column[:, None] for column in hidden.T)
-                seen = (first[example[:, 0]] <= key) & (key <= last[example[:, 0]])
-                start = (example * heads + head) * offsets.shape[2]
-                index = start + key - self.own + keys - 1  # (hidden, query)
-                taken = share[example[:, 0], head[:, 0]] * seen
-                flat.index_add_(0, index.flatten(), -taken.flatten())
-            offsets = flat.view_as(offsets)
+            first, last = (end[:, None, :, None] for end in (self.first, self.last))
+            for hidden, column in self.rows.columns(~self.rows.kept):
+                key = column[:, :, None]
+                seen = hidden[:, :, None] & (first <= key) & (key <= last)
+                self.rows.add_at_offsets(offsets, column, -share[..., None] * seen)
         return offsets.clamp_min(0.0)
 
 
@@ -267,36 +323,6 @@ class _Squares(Sum):
     ) -> None:
         assert weights is not None
         self.total[..., rows] += torch.linalg.vector_norm(weights, dim=-1).square()
-
-
-class _Kept(Reducer):
-    """Reducers that see no weight on some keys."""
-
-    stackable = True
-
-    def __init__(self, reducers: Sequence[Reducer], keys: Keys) -> None:
-        super().__init__()
-        self.reducers, self.keys = list(reducers), keys
-
-    def start(self, matrix: Matrix) -> None:
-        self.reducers = [reducer.started(matrix) for reducer in self.reducers]
-        own = matrix.own_head(self.keys).to(matrix.device, matrix.dtype)
-        self.own = own[..., None, :]  # (row, key), and what is stacked
-
-    def tile(
-        self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
-    ) -> None:
-        assert weights is not None
-        kept = weights * self.own[..., columns]
-        for reducer in self.reducers:
-            reducer.tile(rows, columns, log_weights, kept)
-
-    def merge(self, other: Any) -> None:
-        for reducer, twin in zip(self.reducers, other.reducers):
-            reducer.merge(twin)
-
-    def result(self) -> Any:
-        return tuple(reducer.result() for reducer in self.reducers)
 
 
 def _edges_by_query(recipe: Edges) -> PerQuery:

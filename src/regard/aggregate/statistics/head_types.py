@@ -92,6 +92,7 @@ def _types(figures: Figures, repeats: Tensor | int) -> Int[Tensor, "*head"]:
     """The first rule that holds; no comparison does for NaN."""
     shares = torch.stack([figures[name] for name in _PATTERNS]).nan_to_num(0.0)
     shares[3:] *= torch.as_tensor(repeats) >= REPEATS
+    shares = shares.round(decimals=6)  # of equals the first one counts, whatever rounding says
     pattern = shares.argmax(0)
     strong = shares.amax(0) >= SHARE
     evenness, positional, peak = (figures[name] for name in ("evenness", "positional", "peak"))

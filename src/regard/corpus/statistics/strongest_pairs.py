@@ -62,7 +62,7 @@ class _LargestPair(Reducer):
 
     def start(self, matrix: Matrix) -> None:
         self.left = matrix.own(self.rows).to(matrix.device)
-        self.right = matrix.own(self.keys).to(matrix.device)
+        self.right = matrix.own(self.keys).to(matrix.device, matrix.dtype)
         self.weight = matrix.zeros() + _NONE
         self.place = torch.zeros_like(self.weight, dtype=torch.long)
 
@@ -70,12 +70,11 @@ class _LargestPair(Reducer):
         self, rows: slice, columns: slice, log_weights: Tensor | None, weights: Tensor | None
     ) -> None:
         assert weights is not None
-        here = torch.arange(rows.start, rows.stop, device=weights.device)[:, None]
-        there = torch.arange(columns.start, columns.stop, device=weights.device)
-        pairs = self.left[..., rows, None] & self.right[..., None, columns] & (here != there)
-        largest, index = weights.masked_fill(~pairs, _NONE).flatten(-2).max(-1)
-        breadth = columns.stop - columns.start
-        query, key = rows.start + index // breadth, columns.start + index % breadth
+        pairs = weights * self.right[..., None, columns]
+        pairs.diagonal(rows.start - columns.start, -2, -1).zero_()
+        largest, row = torch.where(self.left[..., rows], pairs.amax(-1), 0.0).max(-1)
+        column = pairs.take_along_dim(row[..., None, None], -2).argmax(-1)[..., 0]
+        query, key = rows.start + row, columns.start + column
         self._take(largest, query * self.matrix.keys + key)
 
     def _take(self, weight: Tensor, place: Tensor) -> None:

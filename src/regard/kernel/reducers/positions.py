@@ -153,6 +153,16 @@ class Repeats(Sum):
             same = same.tril_(reach)
         self.total[..., rows] += same.sum(-1)
 
+    def counts(
+        self, keys: Int[Tensor, "batch head column"], queries: int
+    ) -> Bool[Tensor, "batch head query column"]:
+        """Whether some keys of each head are such copies, for the last `queries` positions."""
+        length = self.tokens.shape[1]
+        labels = self.labels[:, None].expand(*keys.shape[:2], length).gather(2, keys)
+        own = torch.arange(length - queries, length, device=keys.device)[:, None]
+        same = labels[:, :, None] == self.tokens[:, None, length - queries :, None]
+        return same & (keys[:, :, None] <= own - 2)
+
     def found(self, queries: int) -> Bool[Tensor, "batch query"]:
         """Which of the last `queries` positions have a copy that counts, (batch or 1, query)."""
         keys = self.tokens.shape[1]
