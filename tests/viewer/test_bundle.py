@@ -18,7 +18,12 @@ TOOLS = ROOT / ".venv/node/node_modules/.bin"
 MODULES = sorted(FRONTEND.rglob("*.js"))
 SHEETS = sorted((FRONTEND / "styles").rglob("*.css"))
 #: Folders of modules: each imports from itself and those before it, a view from no other view.
-LAYERS = ["data", "drawing", "state", "export", "controls", "views", "page", "live"]
+LAYERS = ["data", "drawing", "state", "export", "controls", "views", "page", "live", "report"]
+BUNDLES = ["page", "report"]
+FILES = [f"{bundle}.{kind}" for bundle in BUNDLES for kind in ("js", "css")]
+#: What begins a bundle, and folders that only one of them has.
+ENTRIES = {"page": "main", "report": "report"}
+ALONE = {"live": "page", "report": "report"}
 #: Lines of a module that the check must not pass, and what it says of each.
 MISTAKES = {
     'import { none } from "./data/scene.js"; none();': "has no exported member 'none'",
@@ -59,48 +64,64 @@ class TestBuild:
         built = run("page_build.sh", tmp_path)
         assert built.returncode == 0, built.stderr
         assert not built.stderr, "no warning"
-        for file in ("page.js", "page.css"):
+        for file in FILES:
             same = (tmp_path / file).read_bytes() == (STATIC / file).read_bytes()
             assert same, f"{file} is not what viewer/frontend builds: `make page`"
 
     def test_a_change_makes_another_bundle(self, frontend, tmp_path):
-        with (frontend / "main.js").open("a") as file:
+        with (frontend / "page/page.js").open("a") as file:
             file.write('\nconsole.log("changed");\n')
         with (frontend / "styles/views/text.css").open("a") as file:
             file.write(".changed { color: red; }\n")
         assert run("page_build.sh", tmp_path, frontend).returncode == 0
-        for file in ("page.js", "page.css"):
+        for file in FILES:
             assert (tmp_path / file).read_bytes() != (STATIC / file).read_bytes()
 
     def test_a_text_cannot_end_the_element_it_stands_in(self, frontend, tmp_path):
-        with (frontend / "main.js").open("a") as file:
+        with (frontend / "page/page.js").open("a") as file:
             file.write('\nconsole.log("</script><p>");\n')
         with (frontend / "main.css").open("a") as file:
             file.write('.ending::after { content: "</style><p>"; }\n')
         assert run("page_build.sh", tmp_path, frontend).returncode == 0
-        assert r"<\/script>" in (tmp_path / "page.js").read_text()
-        assert r"<\/style>" in (tmp_path / "page.css").read_text()
+        for bundle in BUNDLES:
+            assert r"<\/script>" in (tmp_path / f"{bundle}.js").read_text()
+            assert r"<\/style>" in (tmp_path / f"{bundle}.css").read_text()
 
     @pytest.mark.parametrize("path", [*MODULES, *SHEETS], ids=name)
     def test_every_file_is_in_the_bundle(self, path):
-        marks = {".js": f"  // {name(path)}\n", ".css": f"/* {name(path)} */\n"}
-        assert marks[path.suffix] in script() + style()
+        mark = {".js": f"  // {name(path)}\n", ".css": f"/* {name(path)} */\n"}[path.suffix]
+        has = [bundle for bundle in BUNDLES if mark in script(bundle) + style(bundle)]
+        entries = {f"{entry}.js": bundle for bundle, entry in ENTRIES.items()}
+        alone = ALONE.get(path.parent.name) or entries.get(name(path))
+        if path.suffix == ".js" or path.parent.name == "report":
+            assert has == ([alone] if alone else BUNDLES)
+        else:
+            assert has == BUNDLES, "styles of the viewer are those of both"
 
     def test_neither_hosts_nor_paths_of_a_machine(self):
         """The registry that packages come from is the user's choice."""
-        for path in (FRONTEND / "package-lock.json", STATIC / "page.js", STATIC / "page.css"):
+        for path in (FRONTEND / "package-lock.json", *(STATIC / file for file in FILES)):
             text = path.read_text()
             assert not set(re.findall(r"\w+://[^\s\"'`)]+", text)) - {"http://www.w3.org/2000/svg"}
             assert str(ROOT) not in text
 
 
+@pytest.mark.parametrize("bundle", BUNDLES)
 class TestScript:
-    def test_nothing_is_left_of_modules(self):
-        assert not re.search(r"^\s*(import|export)\b", script(), re.MULTILINE)
+    def test_nothing_is_left_of_modules(self, bundle):
+        assert not re.search(r"^\s*(import|export)\b", script(bundle), re.MULTILINE)
 
-    def test_nothing_ends_its_element(self):
-        assert not re.search(r"</(script|style)|<!--", script() + style(), re.IGNORECASE)
+    def test_nothing_ends_its_element(self, bundle):
+        text = script(bundle) + style(bundle)
+        assert not re.search(r"</(script|style)|<!--", text, re.IGNORECASE)
 
+    def test_it_is_ascii(self, bundle):
+        """A document without a charset, as some notebooks are, reads the bytes that the hash is
+        of."""
+        assert script(bundle).isascii() and style(bundle).isascii()
+
+
+class TestModules:
     @pytest.mark.parametrize("path", MODULES, ids=name)
     def test_text_is_never_markup(self, path):
         text = path.read_text()
@@ -147,8 +168,3 @@ class TestCheck:
             word for text in texts for found in imported.findall(text) for word in found.split(", ")
         }
         assert names - {word.strip() for word in used} == set()
-
-
-def test_the_bundle_is_ascii():
-    """A document without a charset, as some notebooks are, reads the bytes that the hash is of."""
-    assert script().isascii() and style().isascii()

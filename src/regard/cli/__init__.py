@@ -20,6 +20,7 @@ def main() -> None:
     from regard.cli.check_model import check_model_command
     from regard.cli.export import export
     from regard.cli.look import look
+    from regard.cli.report import report
     from regard.cli.score import score
     from regard.cli.serve import serve
     from regard.cli.threads import use_free_cores
@@ -56,7 +57,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # characters that it cannot show become codes
             stream.reconfigure(errors="backslashreplace")
-    for command in (look, serve, translate, train, align, score, export):
+    for command in (look, serve, translate, train, align, score, export, report):
         app.command(cls=Command)(command)
     app.command("check-model", cls=Command)(check_model_command)
     use_free_cores()

@@ -74,9 +74,9 @@ def model_run(model: str, text: str | None) -> ModelRun:
             which returns a model and its inputs, optionally also the tokens.
         text: what to run it on; None for the packaged model's own example.
     """
-    if ":" in model and model not in PACKAGED and not Path(model).is_dir():
+    if is_function(model):
         return _from_function(model, text)
-    loaded = _loaded(model)
+    loaded = loaded_model(model)
     encoded = loaded.encode(_text(model, text))
     network = loaded.model
     return ModelRun(loaded.title, lambda: network(**encoded.inputs), network, encoded.words)
@@ -95,7 +95,7 @@ def look_at(model: str, text: str | None, generate: int = 0) -> LookResult:
     if generate:
         if model not in PACKAGED:
             raise RegardError(f"--generate {generate}: {model} generates no text; smollm2 does")
-        return _loaded(model).continued(_text(model, text), generate)
+        return loaded_model(model).continued(_text(model, text), generate)
     if model in FILES:
         load, example = FILES[model]
         with packaged.quietly():
@@ -113,7 +113,13 @@ def over_words(result: LookResult) -> list[Record]:
     return [record for record in records if record.shape[2:] == (size, size)]
 
 
-def _loaded(model: str) -> packaged.TextModel:
+def is_function(model: str) -> bool:
+    """Whether a name is `module:function`."""
+    return ":" in model and model not in PACKAGED and not Path(model).is_dir()
+
+
+def loaded_model(model: str) -> packaged.TextModel:
+    """A packaged model by its short name, or one of a folder."""
     if model not in PACKAGED and not Path(model).is_dir():
         raise RegardError(
             f"--model {model!r}: expected {', '.join(PACKAGED)}, a folder saved by transformers, "
@@ -151,12 +157,13 @@ def from_folder(path: Path) -> packaged.TextModel:
     if getattr(model.config, "is_encoder_decoder", False):
         model, title = model.get_encoder(), f"{title}, encoder"
     longest = getattr(model.config, "max_position_embeddings", None)
-    return packaged.TextModel(title, model, packaged.encoder_for(tokenizer, longest))
+    encode = packaged.encoder_for(tokenizer, longest)
+    return packaged.TextModel(title, model, encode, tokenizer)
 
 
 def _from_function(name: str, text: str | None) -> ModelRun:
     """`module:function`, imported as Python would with the current folder on the path."""
-    function = _function(name)
+    function = function_named(name)
     parameters = inspect.signature(function).parameters.values()
     required = [parameter.default is parameter.empty for parameter in parameters]
     if text is not None and not required:
@@ -184,10 +191,11 @@ def _words_of(tokens: list[str]) -> Words:
 
 def takes_text(name: str) -> bool:
     """Whether `module:function` takes a text."""
-    return bool(inspect.signature(_function(name)).parameters)
+    return bool(inspect.signature(function_named(name)).parameters)
 
 
-def _function(name: str) -> Callable[..., Any]:
+def function_named(name: str) -> Callable[..., Any]:
+    """What `module:function` names, imported with the current folder on the path."""
     module_name, _, function_name = name.partition(":")
     if not module_name or not function_name:
         raise RegardError(f"--model {name!r}: expected module:function")

@@ -109,7 +109,7 @@ class Collection(Mapping[str, dict[str, Any]]):
             )
         }
         for layer, (site, result) in zip(layer_numbers(self.sites), self[name].items()):
-            for quantity, estimate in _estimates(result, ""):
+            for quantity, estimate in estimates_of(result, ""):
                 for head, values in enumerate(zip(*(part.tolist() for part in estimate[:4]))):
                     row = (layer, head, site, quantity, *values)
                     for column, value in zip(columns.values(), row):
@@ -117,7 +117,7 @@ class Collection(Mapping[str, dict[str, Any]]):
         return columns
 
 
-def _estimates(result: Any, name: str) -> Iterator[tuple[str, Estimate]]:
+def estimates_of(result: Any, name: str) -> Iterator[tuple[str, Estimate]]:
     """Estimates of one number a head, by name, wherever they are in a result."""
     if isinstance(result, Estimate):
         if result.mean.dim() == 1:
@@ -130,7 +130,7 @@ def _estimates(result: Any, name: str) -> Iterator[tuple[str, Estimate]]:
     if fields is None and hasattr(result, "_asdict"):
         fields = result._asdict()
     for field, value in (fields or {}).items():
-        yield from _estimates(value, f"{name}.{field}".lstrip("."))
+        yield from estimates_of(value, f"{name}.{field}".lstrip("."))
 
 
 def layer_numbers(sites: Sequence[str]) -> list[int]:

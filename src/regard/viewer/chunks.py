@@ -78,6 +78,13 @@ class Chunks:
         self._jobs.append(self._pool.submit(deflated, *pieces))
         return {"id": len(self._jobs) - 1, "dtype": dtype, "shape": list(pieces[0].shape)}
 
+    def add_packed(self, piece: bytes) -> None:
+        """Keep a piece that other chunks made."""
+        self._jobs.append(self._pool.submit(bytes, piece))
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
     @property
     def nbytes(self) -> int:
         """Bytes of all pieces so far."""

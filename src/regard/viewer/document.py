@@ -135,23 +135,38 @@ def document(scenes: Sequence[PackedScene], title: str, live: dict[str, Any] | N
         manifests.append({**scene.manifest, "first_chunk": len(chunks)})
         chunks += scene.chunks
     manifest = {"format": FORMAT, "title": title, "live": live, "scenes": manifests}
+    return assembled(manifest, chunks, live=live is not None)
+
+
+def assembled(
+    manifest: dict[str, Any], chunks: Sequence[bytes], *, bundle: str = "page", live: bool = False
+) -> str:
+    """The HTML of a manifest, which has a title, and of its data.
+
+    Args:
+        manifest: what the script reads first.
+        chunks: the data, by number.
+        bundle: which script and style: those of the "page" of a trace, or of the "report" of a
+            corpus.
+        live: whether the page may ask the server it came from.
+    """
     parts = {
-        "csp": policy(live is not None),
-        "title": escape(title),
-        "style": style(),
+        "csp": policy(live, bundle),
+        "title": escape(manifest["title"]),
+        "style": style(bundle),
         "manifest": _json(manifest),
         "chunks": "\n".join(_chunk(number, data) for number, data in enumerate(chunks)),
-        "script": script(),
+        "script": script(bundle),
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _static("page.html"))
 
 
-def policy(live: bool = False) -> str:
+def policy(live: bool = False, bundle: str = "page") -> str:
     """Content security policy: our script, our style, nothing else."""
     rules = {
         "default-src": "'none'",
-        "script-src": _hash(script()),
-        "style-src": _hash(style()),
+        "script-src": _hash(script(bundle)),
+        "style-src": _hash(style(bundle)),
         "img-src": "data: blob:",
         "connect-src": "'self'" if live else "'none'",
         "base-uri": "'none'",
@@ -161,15 +176,15 @@ def policy(live: bool = False) -> str:
 
 
 @functools.cache
-def style() -> str:
-    """The page's style sheets, bundled."""
-    return _static("page.css")
+def style(bundle: str = "page") -> str:
+    """The style sheets of a bundle."""
+    return _static(f"{bundle}.css")
 
 
 @functools.cache
-def script() -> str:
-    """The page's scripts, bundled."""
-    return _static("page.js")
+def script(bundle: str = "page") -> str:
+    """The scripts of a bundle."""
+    return _static(f"{bundle}.js")
 
 
 def checked_page_path(path: str | Path) -> Path:

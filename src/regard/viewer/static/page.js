@@ -386,6 +386,7 @@
     help: "M8 1.75a6.25 6.25 0 1 0 0 12.5a6.25 6.25 0 1 0 0-12.5M6.2 6.3a1.9 1.9 0 1 1 2.6 1.8c-.6.25-.8.6-.8 1.2M8 11.4v.1",
     more: "M2 4.5h12M2 8h12M2 11.5h12M5 3v3M10.5 6.5v3M6.5 10v3",
     download: "M8 2v8M4.8 7 8 10.2 11.2 7M2.5 13.5h11",
+    back: "M13 8H3.5M7.5 3.5 3 8l4.5 4.5",
     plus: "M8 3.5v9M3.5 8h9",
     minus: "M3.5 8h9",
     fit: "M2.5 6V2.5H6M10 2.5h3.5V6M13.5 10v3.5H10M6 13.5H2.5V10",
@@ -404,15 +405,14 @@
     node.append(...children);
     return node;
   }
+  function makeSvg(tag, attributes = {}, ...children) {
+    const node = document.createElementNS(SVG_NAMESPACE, tag);
+    for (const [name, value] of Object.entries(attributes)) if (value !== null && value !== void 0) node.setAttribute(name, String(value));
+    node.append(...children);
+    return node;
+  }
   function icon(name) {
-    const drawing = document.createElementNS(SVG_NAMESPACE, "svg");
-    drawing.setAttribute("viewBox", "0 0 16 16");
-    drawing.setAttribute("class", "icon");
-    drawing.setAttribute("aria-hidden", "true");
-    const path = document.createElementNS(SVG_NAMESPACE, "path");
-    path.setAttribute("d", ICON_PATHS[name]);
-    drawing.append(path);
-    return drawing;
+    return makeSvg("svg", { viewBox: "0 0 16 16", class: "icon", "aria-hidden": "true" }, makeSvg("path", { d: ICON_PATHS[name] }));
   }
 
   // state/state.js
@@ -6395,6 +6395,9 @@
       this.inputs = () => [];
       this.restore = (_fragment) => {
       };
+      this.prefix = () => "";
+      this.themed = () => {
+      };
       this.theme = "auto";
       this.tooltip = createTooltip(root);
       this.announcer = make("div", { class: "unseen", "aria-live": "polite", "data-testid": "announcer" });
@@ -6473,7 +6476,8 @@
       writeFragment(() => this.fragment());
     }
     fragment() {
-      return fragmentOf(this.states(), this.inputs(), this.panes.map((pane) => patchOfFragment(pane.scene().start)));
+      const states = fragmentOf(this.states(), this.inputs(), this.panes.map((pane) => patchOfFragment(pane.scene().start)));
+      return [this.prefix(), states].filter(Boolean).join("&");
     }
     /** What the controls of one pane offer depends on both. */
     refreshControls() {
@@ -6516,6 +6520,7 @@
         pane.store.set({ theme });
         pane.refresh();
       }
+      this.themed();
     }
     nextTheme() {
       this.applyTheme(THEMES[(THEMES.indexOf(this.theme) + 1) % THEMES.length]);
@@ -6529,9 +6534,12 @@
     }
     async copyLink() {
       const link = linkTo(this.fragment());
-      const isCopied = await copyText(link);
+      const isCopied = await this.copyText(link);
       const omission = this.inputs().every(isWholeInLink) ? "" : ". It leaves out the picture, or a text of more than 1000 characters";
       this.say(isCopied ? `The link to this view was copied${omission}` : `Copying is not allowed here. The link is ${link}`);
+    }
+    copyText(text) {
+      return copyText(text);
     }
     /** A short message that can be seen and heard. */
     say(text) {

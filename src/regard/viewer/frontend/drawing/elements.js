@@ -10,6 +10,7 @@ const ICON_PATHS = {
   help: "M8 1.75a6.25 6.25 0 1 0 0 12.5a6.25 6.25 0 1 0 0-12.5M6.2 6.3a1.9 1.9 0 1 1 2.6 1.8c-.6.25-.8.6-.8 1.2M8 11.4v.1",
   more: "M2 4.5h12M2 8h12M2 11.5h12M5 3v3M10.5 6.5v3M6.5 10v3",
   download: "M8 2v8M4.8 7 8 10.2 11.2 7M2.5 13.5h11",
+  back: "M13 8H3.5M7.5 3.5 3 8l4.5 4.5",
   plus: "M8 3.5v9M3.5 8h9",
   minus: "M3.5 8h9",
   fit: "M2.5 6V2.5H6M10 2.5h3.5V6M13.5 10v3.5H10M6 13.5H2.5V10",
@@ -31,14 +32,15 @@ export function make(tag, attributes = {}, ...children) {
   return node;
 }
 
+/** Creates an element of a drawing; null attributes are left out. */
+export function makeSvg(tag, attributes = {}, ...children) {
+  const node = document.createElementNS(SVG_NAMESPACE, tag);
+  for (const [name, value] of Object.entries(attributes)) if (value !== null && value !== undefined) node.setAttribute(name, String(value));
+  node.append(...children);
+  return node;
+}
+
 /** A 16-pixel line icon, hidden from screen readers. */
 export function icon(name) {
-  const drawing = document.createElementNS(SVG_NAMESPACE, "svg");
-  drawing.setAttribute("viewBox", "0 0 16 16");
-  drawing.setAttribute("class", "icon");
-  drawing.setAttribute("aria-hidden", "true");
-  const path = document.createElementNS(SVG_NAMESPACE, "path");
-  path.setAttribute("d", ICON_PATHS[name]);
-  drawing.append(path);
-  return drawing;
+  return makeSvg("svg", { viewBox: "0 0 16 16", class: "icon", "aria-hidden": "true" }, makeSvg("path", { d: ICON_PATHS[name] }));
 }

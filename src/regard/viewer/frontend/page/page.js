@@ -21,6 +21,8 @@ export class ViewerPage {
     this.recent = null; // the pane last used
     this.inputs = () => []; // what a live page was given, for each column
     this.restore = (_fragment) => {};
+    this.prefix = () => ""; // what the address says besides the panes
+    this.themed = () => {};
     this.theme = "auto";
     this.tooltip = createTooltip(root);
     this.announcer = make("div", { class: "unseen", "aria-live": "polite", "data-testid": "announcer" });
@@ -101,7 +103,8 @@ export class ViewerPage {
   }
 
   fragment() {
-    return fragmentOf(this.states(), this.inputs(), this.panes.map((pane) => patchOfFragment(pane.scene().start)));
+    const states = fragmentOf(this.states(), this.inputs(), this.panes.map((pane) => patchOfFragment(pane.scene().start)));
+    return [this.prefix(), states].filter(Boolean).join("&");
   }
 
   /** What the controls of one pane offer depends on both. */
@@ -151,6 +154,7 @@ export class ViewerPage {
       pane.store.set({ theme });
       pane.refresh();
     }
+    this.themed();
   }
 
   nextTheme() {
@@ -168,9 +172,13 @@ export class ViewerPage {
 
   async copyLink() {
     const link = linkTo(this.fragment());
-    const isCopied = await copyText(link);
+    const isCopied = await this.copyText(link);
     const omission = this.inputs().every(isWholeInLink) ? "" : ". It leaves out the picture, or a text of more than 1000 characters";
     this.say(isCopied ? `The link to this view was copied${omission}` : `Copying is not allowed here. The link is ${link}`);
+  }
+
+  copyText(text) {
+    return copyText(text);
   }
 
   /** A short message that can be seen and heard. */
