@@ -111,9 +111,9 @@ def test_patching_finds_the_heads_that_copy() -> None:
         return output[0, 34, clean[0, 17]] - output[0, 34, corrupted[0, 17]]
 
     values = regard.patch(model, clean, corrupted, metric=metric, what="values")
-    assert values.rows == ["layers.0", "layers.1"] and values.columns == ["0", "1"]
-    assert values.top(1)[0][:2] == ("layers.1", "0")
-    assert values["layers.1", "0"] > 0.9 and abs(values["layers.1", "1"]) < 0.1
+    assert values.rows == ["layers.0", "layers.1"] and values.columns == range(2)
+    assert values.top(1)[0][:2] == ("layers.1", 0)
+    assert values["layers.1", 0] > 0.9 and abs(values["layers.1", 1]) < 0.1
     assert "effect 1 restores the clean run" in repr(values)
     weights = regard.patch(model, clean, corrupted, metric=metric, by="position")
     assert tuple(weights.values.shape) == (2, 36)

@@ -17,7 +17,7 @@ class Effect(NamedTuple):
     """One entry of a table of effects."""
 
     row: str
-    column: str
+    column: str | int  #: a number if it is a head or a position
     value: float
 
 
@@ -32,7 +32,7 @@ class Effects:
 
     values: Float[Tensor, "row column"]
     rows: Sequence[str]
-    columns: Sequence[str]
+    columns: Sequence[str] | Sequence[int]
     row_title: str
     column_title: str
     reference: float
@@ -51,7 +51,7 @@ class Effects:
             for number in order.tolist()
         ]
 
-    def __getitem__(self, index: tuple[str, str] | tuple[int, int]) -> float:
+    def __getitem__(self, index: tuple[str | int, str | int]) -> float:
         """One effect, by names or numbers of its row and column."""
         row, column = index
         row = self.rows.index(row) if isinstance(row, str) else row
@@ -69,7 +69,8 @@ class Effects:
             (name, *(f"{value:+.3f}" for value in row))
             for name, row in zip(self.rows, self.values.tolist())
         ]
-        table = text_table([(corner, *self.columns), *lines], right=self.columns)
+        columns = [str(column) for column in self.columns]
+        table = text_table([(corner, *columns), *lines], right=columns)
         return f"{head}\n{table}"
 
 

@@ -88,8 +88,7 @@ def patch(
                 advance()
             values.append(row)
     names = [site.name for site in sites]
-    columns = [str(number) for number in range(count)]
-    return Effects(effects_of(values), names, columns, "site", by, reference, target)
+    return Effects(effects_of(values), names, range(count), "site", by, reference, target)
 
 
 @torch.no_grad()
@@ -114,7 +113,8 @@ def knockout(
         inputs: its input, as for `patch`.
         edges: for each name the queries and the keys, as `{"last → subject": (-1, "Paris")}`.
         metric: a number from the model's output, as the log-probability of an answer.
-        window: how many neighbouring sites are changed at once.
+        window: how many neighbouring sites are changed at once, around that of the column: for 3
+            one before and one after, for 2 one after; fewer at the ends.
         tokens: tokens for positions, for edges between words.
         where: which sites, as in `regard.capture`; all self-attention by default.
         show: whether to show a bar; when None, on a terminal.

@@ -23,7 +23,7 @@ def effects(table: Effects, *, title: str | None = None) -> Heatmap:
     return Heatmap(
         table.values.float(),
         list(table.rows),
-        list(table.columns),
+        [str(column) for column in table.columns],
         title=f"metric {table.reference:.3g}{target}" if title is None else title,
         row_title=table.row_title,
         column_title=table.column_title,
