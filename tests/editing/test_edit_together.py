@@ -7,6 +7,7 @@ import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 from families import FAMILIES
@@ -238,7 +239,7 @@ REFUSED: list[tuple[Change, type[Exception], str]] = [
     (forbid(keys=17), RegardError, "it selects none of the 6 queries and 6 keys of '1'"),
     (silence(heads=7), ShapeError, "heads=7: 7 at '0', expected a number from 0 to 3"),
     (silence(heads=[1, 4]), ShapeError, "4 at '0', expected a number from 0 to 3: it has 4 heads"),
-    (forbid(keys="cat"), RegardError, "the tokens are not known"),
+    (forbid(keys="cat"), RegardError, "the tokens of '0' are not known"),
     (forbid(keys=1.5), RegardError, "keys=1.5: expected a position"),
     (
         bias(torch.zeros(2, 3, 6, 6)),
@@ -295,6 +296,9 @@ def test_arguments_are_checked_at_once() -> None:
         (lambda: regard.edit(stack(), [silence()]), "each by itself, as regard.edit(model, *ch"),
         (lambda: regard.edit(stack(), silence), "as silence(...)"),
         (lambda: regard.edit(3, silence()), "edit: int, expected a module"),
+        (lambda: regard.edit(len, silence()), "edit: len, expected a module, a method of one, or"),
+        (lambda: bias(float("inf")), "bias(inf): it holds an infinity, which gives NaN; allow()"),
+        (lambda: multiply(torch.tensor(torch.inf)), "multiply(<()>): it holds an infinity"),
     ):
         with pytest.raises(RegardError, match=re.escape(text)):
             make()
@@ -323,7 +327,7 @@ def test_sweeps_say_what_they_expect() -> None:
         (lambda: regard.knockout(model, X, edges, metric=metric, window=0), "window=0, expected"),
         (
             lambda: regard.knockout(model, X, {"last": (-1, "cat")}, metric=metric, window=2),
-            "knockout: edges 'last': keys='cat': a word, but the tokens are not known",
+            "knockout: edges 'last': keys='cat': a word, but the tokens of '0' are not known",
         ),
         (
             lambda: regard.knockout(model, X, {"far": (9, 0)}, metric=metric),
@@ -346,6 +350,35 @@ def test_a_model_that_did_not_run() -> None:
     with pytest.raises(RegardError, match="has no attention that can be seen"), torch.no_grad():  # noqa: SIM117
         with regard.edit(linear, silence()):
             linear(X)
+
+
+def test_selections_as_they_come() -> None:
+    """Numbers of numpy, slices of heads, and effects of patch."""
+    model = stack()
+    best = regard.patch(model, X, X.flip(1), metric=lambda output: output[0, -1, 0]).top(1)[0]
+    pairs = (
+        (silence(queries=np.int64(3)), silence(queries=3)),
+        (forbid(keys=np.arange(2)), forbid(keys=[0, 1])),
+        (silence(heads=slice(1, 3)), silence(heads=[1, 2])),
+        (silence(heads=best.column, where=best.row), silence(heads=[best.column], where=best.row)),
+    )
+    with torch.no_grad():
+        for change, other in pairs:
+            with regard.edit(model, change):
+                output = model(X)
+            with regard.edit(model, other):
+                assert torch.equal(output, model(X)), change
+
+
+def test_an_edit_that_was_not_entered_says_so() -> None:
+    assert "use it as `with regard.edit(...):`" in repr(regard.edit(stack(), silence()))
+
+
+def test_a_mask_that_is_too_short() -> None:
+    model, mask = stack(), torch.ones(1, 1, 3, 3, dtype=torch.bool)
+    text = "axis query has size 3, expected 1 or 6 at '0'"
+    with pytest.raises(ShapeError, match=text), regard.edit(model, allow(mask)):
+        model(X)
 
 
 def test_a_module_with_a_length() -> None:

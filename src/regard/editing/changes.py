@@ -100,6 +100,12 @@ def _permitted(mask: Mask, call: AttentionCall) -> Tensor | bool:
         return allowed
     expected = (call.shape.batch, call.shape.heads, call.shape.queries, call.shape.keys)
     for axis, name in enumerate(("batch", "head", "query", "key")):
+        if axis > 1 and allowed.shape[axis] < min(expected[axis], 2):
+            end = call.n_queries if axis == 2 else call.n_keys
+            raise ShapeError(
+                f"allow({mask!r}): axis {name} is too short, expected 1 or at least {end} at "
+                f"'{call.site.name}'"
+            )
         if allowed.shape[axis] not in (1, expected[axis]):
             raise ShapeError(
                 f"allow({mask!r}): axis {name} has size {allowed.shape[axis]}, expected 1 or "
@@ -450,6 +456,8 @@ def _checked(change: Change) -> Change:
         _check_numbers(change, amount)
     heads = change.heads
     if heads is not None and not isinstance(heads, int):
+        if isinstance(heads, slice):
+            return change
         if isinstance(heads, str) or not isinstance(heads, Iterable):
             raise RegardError(f"heads={heads!r}: expected a number or several")
         object.__setattr__(change, "heads", list(heads))
@@ -463,6 +471,12 @@ def _check_numbers(change: Change, amount: Tensor | float) -> None:
     numbers = torch.as_tensor(amount).detach()
     if bool(numbers.isnan().any()):
         raise RegardError(f"{change.name}({_text(amount)}): it holds NaN, expected numbers")
+    endless = numbers.isposinf() if isinstance(change, AddedBias) else numbers.isinf()
+    if bool(endless.any()):
+        raise RegardError(
+            f"{change.name}({_text(amount)}): it holds an infinity, which gives NaN; allow() keeps "
+            "nothing but some pairs, and forbid() takes pairs away"
+        )
     if isinstance(change, WeightFactor) and change.renormalise and bool((numbers < 0).any()):
         raise RegardError(
             f"multiply({_text(amount)}): a factor is {float(numbers.min()):g}, expected at least "

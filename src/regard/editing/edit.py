@@ -56,7 +56,7 @@ class edit:  # a context manager is written like a function
     runs twice: once under capture, on copies of its inputs, to learn which softmax has which axes.
 
     Args:
-        model: the model, or a function that runs one.
+        model: the model, a method of it, or a function that closes over it.
         changes: what to change: `regard.editing.forbid`, `allow`, `bias`, `scale`, `multiply`,
             `replace`, `silence`, `scale_values`, `replace_values`.
         like: a trace of such a call, which saves the captured pass, and tells its tokens.
@@ -85,7 +85,8 @@ class edit:  # a context manager is written like a function
         module = model if isinstance(model, nn.Module) else module_of(model)
         if module is None:
             raise RegardError(
-                f"edit: {type(model).__name__}, expected a module, or a function that runs one"
+                f"edit: {getattr(model, '__name__', type(model).__name__)}, expected a module, a "
+                "method of one, or a function that closes over one; pass the module itself"
             )
         for change in changes:
             if not isinstance(change, Change):
@@ -100,6 +101,10 @@ class edit:  # a context manager is written like a function
         words = None if tokens is None else checked_tokens(tokens, "edit: tokens=")
         self._arguments = (module, changes, like, Words(words, words))
         self._open: list[EditSession] = []
+
+    def __repr__(self) -> str:
+        state = "open" if self._open else "changes nothing: use it as `with regard.edit(...):`"
+        return f"<regard.edit, {state}>"
 
     def __enter__(self) -> Edits:
         session = EditSession(*self._arguments)

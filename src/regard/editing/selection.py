@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +16,7 @@ from regard.record.tokens import nested
 
 #: A position, a slice, several positions, a word or several, or a boolean (batch, position).
 Positions = int | str | slice | range | Sequence[int] | Sequence[str] | Tensor | None
-Heads = int | Iterable[int] | None
+Heads = int | slice | Iterable[int] | None
 
 _MARKS = "▁Ġ"
 
@@ -70,8 +71,10 @@ def select(
 def _heads(heads: Heads, call: AttentionCall) -> Tensor | None:
     if heads is None:
         return None
-    numbers = [heads] if isinstance(heads, int) else list(heads)
     count = call.shape.heads
+    if isinstance(heads, slice):
+        heads = range(*heads.indices(count))
+    numbers = [heads] if isinstance(heads, int) else list(heads)
     for number in numbers:
         if isinstance(number, bool) or not isinstance(number, int) or not -count <= number < count:
             raise ShapeError(
@@ -123,19 +126,19 @@ def _numbers(positions: Any, length: int, name: str) -> Iterable[int]:
     """Absolute positions; negative ones count from the last so far."""
     if isinstance(positions, slice):
         return range(*positions.indices(length))
-    numbers = [positions] if isinstance(positions, int) else positions
+    numbers: Any = [positions] if isinstance(positions, Integral) else positions
     if isinstance(numbers, Tensor):
         numbers = numbers.flatten().tolist()
     try:
         numbers = list(numbers)
     except TypeError:
         numbers = [None]
-    if any(isinstance(number, bool) or not isinstance(number, int) for number in numbers):
+    if any(isinstance(number, bool) or not isinstance(number, Integral) for number in numbers):
         raise RegardError(
             f"{name}={positions!r}: expected a position, a slice, a list of positions, a word or "
             "words, or a boolean tensor (batch, position)"
         )
-    return [number + length if number < 0 else number for number in numbers]
+    return [int(number) + (length if number < 0 else 0) for number in numbers]
 
 
 def _is_words(positions: Any) -> bool:
@@ -154,8 +157,9 @@ def _spelled(words: Any, call: AttentionCall, axis: int) -> Tensor:
     size = call.shape[axis]
     if tokens is None:
         raise RegardError(
-            f"{name}={words!r}: a word, but the tokens are not known; give tokens=, as "
-            "regard.edit(..., tokens=[...]), or like= a trace that was captured with tokens="
+            f"{name}={words!r}: a word, but the tokens of '{call.site.name}' are not known; give "
+            "tokens=, as regard.edit(..., tokens=[...]), or like= a trace that has them there, or "
+            "leave the site out with where="
         )
     examples = list(tokens) if nested(tokens) else [tokens]
     if len(examples) not in (1, call.shape.batch):
@@ -176,7 +180,8 @@ def _spelled(words: Any, call: AttentionCall, axis: int) -> Tensor:
         matches = [occurrences(word, example) for example in examples]
         if not any(matches):
             plain = sorted({_plain(token) for example in examples for token in example})
-            near = difflib.get_close_matches(word, plain, 3) or plain[:8]
+            near = [token for token in plain if token.lower() == word.lower()]
+            near = near or difflib.get_close_matches(word, plain, 3) or plain[:8]
             raise RegardError(
                 f"{name}={word!r}: not among the tokens; near: {', '.join(map(repr, near))}"
             )
