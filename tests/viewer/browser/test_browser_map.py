@@ -3,10 +3,12 @@
 import re
 
 import pytest
+import torch
 from looking import agrees
 from playwright.sync_api import expect
-from viewer_traces import gated
+from viewer_traces import Drawn, gated
 
+from regard.aggregate import Words
 from regard.aggregate.statistics.report import TYPES
 
 PLACES = "nodes => nodes.map(node => node.dataset.place)"
@@ -226,6 +228,24 @@ def test_lines_begin_with_a_word_that_a_click_replaces(open_page, sentence_trace
     expect(looking.by(f"lines-row-{clearest}")).to_have_attribute("aria-pressed", "true")
     looking.by("lines-row-12").click()
     assert looking.hash()["selected"] == "12"
+
+
+def test_lines_begin_with_no_punctuation(open_page):
+    rows = [[0.1, 0.05, 0.8, 0.05], [0.1, 0.1, 0.1, 0.7], [0.05, 0.05, 0.1, 0.8], [0.25] * 4]
+    weights = torch.tensor(rows)[None, None]  # to the comma and from it, more than any other
+    words = Words.each(["Rain", "falls", ",", "slowly"])
+    looking = open_page(Drawn(weights, {"words": words, "start": "view=lines"}))
+    expect(looking.by("lines-row-1")).to_have_attribute("aria-pressed", "true")
+
+
+def test_the_hint_of_the_lines_is_whole_on_a_phone(open_page, sentence_trace):
+    looking = open_page(sentence_trace, "view=lines", width=390, height=844)
+    looking.by("lines-clear").click()
+    expect(looking.page.locator(".lines-hint")).to_contain_text("Click to select, h to hide.")
+    height, room = looking.page.locator(".lines-bar").evaluate(
+        "bar => [bar.querySelector('.lines-hint').offsetHeight, bar.clientHeight]"
+    )
+    assert height <= room
 
 
 def test_heads_are_kept_in_colours(open_page, sentence_trace):

@@ -6321,13 +6321,14 @@
   function clearestRow(frame, { pair, hidden }) {
     if (pair.length) return frame.rows.members.findIndex((members) => members.includes(pair[0]));
     const columns = frame.columns.labels.length;
-    if (!frame.whole || frame.whole.length > LONGEST_SUGGESTED ** 2) return frame.rows.special.findIndex((isSpecial) => !isSpecial);
+    const [isWord, isPartner] = [frame.rows, frame.columns].map(({ labels, special }) => labels.map((label, i) => !special[i] && /[\p{L}\p{N}]/u.test(label)));
+    if (!frame.whole || frame.whole.length > LONGEST_SUGGESTED ** 2) return isWord.indexOf(true);
     let [best, strongest2] = [-1, 0];
     for (let i = 0; i < frame.rows.labels.length; i += 1) {
-      if (frame.rows.special[i] || hidden.includes(i)) continue;
+      if (!isWord[i] || hidden.includes(i)) continue;
       for (let j = 0; j < columns; j += 1) {
         const weight = Math.abs(frame.whole[i * columns + j]);
-        if (weight > strongest2 && !frame.columns.special[j] && !(frame.square && i === j)) [best, strongest2] = [i, weight];
+        if (weight > strongest2 && isPartner[j] && !(frame.square && i === j)) [best, strongest2] = [i, weight];
       }
     }
     return best;

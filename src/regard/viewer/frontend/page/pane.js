@@ -351,17 +351,21 @@ function headCount(scene, part) {
   return scene.parts[part].sites.reduce((sum, number) => sum + scene.sites[number].heads, 0);
 }
 
-/** The row of the words chosen on the map, else the one with the clearest partner that is neither special nor itself; -1 if none is known. */
+/**
+ * The row of the words chosen on the map, else the one with the clearest partner that is neither special nor itself, both of
+ * them words and no punctuation; -1 if none is known.
+ */
 function clearestRow(frame, { pair, hidden }) {
   if (pair.length) return frame.rows.members.findIndex((members) => members.includes(pair[0]));
   const columns = frame.columns.labels.length;
-  if (!frame.whole || frame.whole.length > LONGEST_SUGGESTED ** 2) return frame.rows.special.findIndex((isSpecial) => !isSpecial);
+  const [isWord, isPartner] = [frame.rows, frame.columns].map(({ labels, special }) => labels.map((label, i) => !special[i] && /[\p{L}\p{N}]/u.test(label)));
+  if (!frame.whole || frame.whole.length > LONGEST_SUGGESTED ** 2) return isWord.indexOf(true);
   let [best, strongest] = [-1, 0];
   for (let i = 0; i < frame.rows.labels.length; i += 1) {
-    if (frame.rows.special[i] || hidden.includes(i)) continue;
+    if (!isWord[i] || hidden.includes(i)) continue;
     for (let j = 0; j < columns; j += 1) {
       const weight = Math.abs(frame.whole[i * columns + j]);
-      if (weight > strongest && !frame.columns.special[j] && !(frame.square && i === j)) [best, strongest] = [i, weight];
+      if (weight > strongest && isPartner[j] && !(frame.square && i === j)) [best, strongest] = [i, weight];
     }
   }
   return best;
