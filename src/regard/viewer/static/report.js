@@ -683,6 +683,7 @@
 
   // data/scene.js
   var MOST_FOLLOWED = 512;
+  var THUMBNAIL_SIDE = 64;
   var CACHE_SIZE = 48 << 20;
   function openScene(manifest, loader) {
     const maps = boundedCache(CACHE_SIZE);
@@ -696,11 +697,24 @@
   }
   async function thumbnail(scene, site, head) {
     const chunk = scene.sites[site].thumbnails;
+    if (!chunk) return pictureOfMap(await scene.headMap(site, head), scene.sites[site].peak[head]);
     const [, height, width] = chunk.shape;
     scene.thumbnails ??= /* @__PURE__ */ new Map();
     if (!scene.thumbnails.has(site)) scene.thumbnails.set(site, scene.loader.read(chunk));
     const thumbnails = await scene.thumbnails.get(site);
     return { data: thumbnails.subarray(head * height * width, (head + 1) * height * width), height, width };
+  }
+  function pictureOfMap({ data: weights, queries, keys }, peak) {
+    const [height, width] = [Math.min(THUMBNAIL_SIDE, queries), Math.min(THUMBNAIL_SIDE, keys)];
+    const [data, scale] = [new Uint8Array(height * width), 255 / (peak || 1)];
+    for (let i = 0, at = 0; i < queries; i += 1) {
+      const start = Math.floor(i * height / queries) * width;
+      for (let j = 0; j < keys; j += 1, at += 1) {
+        const pixel = start + Math.floor(j * width / keys);
+        data[pixel] = Math.max(data[pixel], Math.round(Math.abs(weights[at]) * scale));
+      }
+    }
+    return { data, height, width };
   }
   function boundedCache(capacity) {
     const entries = /* @__PURE__ */ new Map();
@@ -5498,13 +5512,14 @@
   function clearestRow(frame, { pair, hidden }) {
     if (pair.length) return frame.rows.members.findIndex((members) => members.includes(pair[0]));
     const columns = frame.columns.labels.length;
-    if (!frame.whole || frame.whole.length > LONGEST_SUGGESTED ** 2) return frame.rows.special.findIndex((isSpecial) => !isSpecial);
+    const [isWord, isPartner] = [frame.rows, frame.columns].map(({ labels, special }) => labels.map((label, i) => !special[i] && /[\p{L}\p{N}]/u.test(label)));
+    if (!frame.whole || frame.whole.length > LONGEST_SUGGESTED ** 2) return isWord.indexOf(true);
     let [best, strongest2] = [-1, 0];
     for (let i = 0; i < frame.rows.labels.length; i += 1) {
-      if (frame.rows.special[i] || hidden.includes(i)) continue;
+      if (!isWord[i] || hidden.includes(i)) continue;
       for (let j = 0; j < columns; j += 1) {
         const weight = Math.abs(frame.whole[i * columns + j]);
-        if (weight > strongest2 && !frame.columns.special[j] && !(frame.square && i === j)) [best, strongest2] = [i, weight];
+        if (weight > strongest2 && isPartner[j] && !(frame.square && i === j)) [best, strongest2] = [i, weight];
       }
     }
     return best;
