@@ -352,6 +352,23 @@ def test_a_model_that_did_not_run() -> None:
             linear(X)
 
 
+@pytest.mark.parametrize("fused", [True, False])
+def test_capture_sees_factors_of_weights(fused: bool) -> None:
+    model = stack(fused)
+    with torch.no_grad():
+        plain = regard.trace(model, X)[0].weights()
+        for changes, factor in (
+            ([multiply(0.5, keys=2, renormalise=False)], torch.tensor([1, 1, 0.5, 1, 1, 1])),
+            ([silence(heads=1)], torch.tensor([1.0, 0, 1, 1])[:, None, None]),
+            ([silence(queries=3)], torch.tensor([1.0, 1, 1, 0, 1, 1])[:, None]),
+        ):
+            with regard.edit(model, *changes):
+                output = model(X)
+                with regard.capture(model) as trace:
+                    torch.testing.assert_close(model(X), output, atol=1e-6, rtol=0)
+            torch.testing.assert_close(trace[0].weights(), plain * factor, atol=1e-6, rtol=0)
+
+
 def test_selections_as_they_come() -> None:
     """Numbers of numpy, slices of heads, and effects of patch."""
     model = stack()

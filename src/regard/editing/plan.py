@@ -117,6 +117,15 @@ class Plan:
         if len(factors) == len(self.steps) and kept == sorted(kept, reverse=True):
             self.steps = [step for step in factors if not self._absorb(step)]
 
+    def spell_out(self) -> None:
+        """Leave factors of outputs and those that do not renormalise to the weights, where a
+        capture sees them."""
+        if self.output is not None:
+            self.steps.append(Reweighting(Selection(), self.output, False))
+            self.output = None
+        if all(isinstance(step, Reweighting) and step.renormalise for step in self.steps):
+            self.simplify()
+
     def _absorb(self, step: Reweighting) -> bool:
         """Take up one factor of weights, if that is possible without them.
 

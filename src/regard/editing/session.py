@@ -324,7 +324,10 @@ class _Planner:
                 session.touched[Touch(number, site.base)] += 1
         if plan is None:
             return None
-        plan.simplify()
+        if is_captured():
+            plan.spell_out()
+        else:
+            plan.simplify()
         return None if plan.empty else plan
 
     def _check(self, current: Pass, site: Site) -> None:
