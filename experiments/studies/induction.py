@@ -35,7 +35,7 @@ from regard.cli.packaged.studies.induction import HEADS, LETTERS, AttentionOnly
 from regard.editing import silence
 from regard.types import Block
 
-LENGTH, BATCH, STEPS = 48, 64, 600
+LENGTH, BATCH = 48, 64
 PERIODS = (8, 24)  # letters before a text repeats
 HALF = 20  # letters of a probe, each of them different; it has them twice
 EVERY = 10  # steps between two measurements of prefix matching
@@ -203,7 +203,9 @@ class Shown:
 
 
 def study(quick: bool, seed: int) -> Outcome:
-    none, one, two, wide = (train(heads, STEPS, seed) for heads in ((), (4,), HEADS, (4, 4)))
+    none, one, two, wide = (
+        train(heads, 450 if quick else 600, seed) for heads in ((), (4,), HEADS, (4, 4))
+    )
     circuits = Circuits.of(one.model)
     letters, _ = Source(1000 + seed).texts(BATCH)
     with torch.no_grad():
