@@ -481,3 +481,40 @@ def test_the_second_occurrence_of_a_word(tmp_path):
 def test_a_text_of_one_word(tmp_path):
     done = look(tmp_path, "hello", "--word", "hello")
     assert done.returncode == 0, done.stderr
+
+
+SIGNED = """
+import torch
+from regard.mechanisms import IdentityFeatures, LinearAttention
+
+def model(text):
+    torch.manual_seed(0)
+    words = text.split()
+    attention = LinearAttention(
+        8, 2, feature_map=IdentityFeatures(), normalised=False
+    )
+    return attention, torch.randn(1, len(words), 8), words
+"""
+
+
+def test_signed_weights_are_no_percentages(tmp_path):
+    (tmp_path / "mine.py").write_text(SIGNED)
+    options = ("see that girl run", "--model", "mine:model", "--word", "girl")
+    data = json.loads(look(tmp_path, *options, "--json").stdout)
+    done = look(tmp_path, *options)
+    assert done.returncode == 0, done.stderr
+    sizes = [abs(head["weight"]) for head in data["heads"]]
+    assert len(sizes) == 2 and sizes == sorted(sizes, reverse=True)
+    clearest = data["heads"][0]
+    row = dict(zip(data["map"]["words"], data["map"]["weights"][2]))
+    assert row[clearest["key"]] == pytest.approx(clearest["weight"])
+    assert max(abs(weight) for word, weight in row.items() if word != "girl") == pytest.approx(
+        sizes[0]
+    )
+    first = f"girl -> {clearest['key']} weight {clearest['weight']:.2f} in layer 0 head "
+    assert done.stdout.startswith(first)
+    assert [cells(done.stdout, word)[0] for word in row] == [f"{row[word]:.2f}" for word in row]
+    assert any(weight < 0 for weight in row.values())
+    assert "percent" not in done.stdout and "%" not in done.stdout
+    assert "signed weights" in " ".join(done.stdout.split())
+    assert re.search(r"^ +-[\d.]+ 0Oo;, 0 \.:\+\*# [\d.]+$", done.stdout, re.MULTILINE)

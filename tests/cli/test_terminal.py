@@ -225,3 +225,37 @@ def test_columns_without_a_name_are_told():
         "7 of 14 columns have their word above them; a wider terminal or --html shows the others"
     )
     assert "columns have" not in " ".join(drawn(torch.eye(len(WORDS)), WORDS, width=200))
+
+
+@pytest.mark.parametrize(
+    ("ink", "negative", "positive"), [("ascii", "0", "#"), ("shade", "●", "█")]
+)
+def test_signed_weights_have_two_ramps(ink, negative, positive):
+    console = Console(file=io.StringIO(), width=60, color_system=None, legacy_windows=False)
+    values = torch.tensor([[0.5, -0.5], [0.0, 0.1]])
+    console.print(heatmap(values, "ab", "ab", width=60, ink=ink, signed=True))
+    *_, first, second, key = console.file.getvalue().splitlines()
+    assert first[3:-1] == 6 * positive + 6 * negative
+    assert second[3:9] == 6 * " " and second[9] not in " " + positive + negative
+    assert key.split()[0] == "-0.5" and key.split()[-1] == "0.5" and "percent" not in key
+
+
+def test_signed_weights_have_two_hues():
+    console = Console(file=io.StringIO(), width=60, force_terminal=True, color_system="truecolor")
+    values = torch.tensor([[0.5, -0.5], [0.0, 0.1]])
+    group = heatmap(values, "ab", "ab", width=60, ink="colour", signed=True)
+    line = next(line for line in console.render_lines(group, pad=False) if "0.50" in str(line))
+    grounds = [part.style.bgcolor.triplet for part in line if "0.50" in part.text]
+    assert [part.text.strip() for part in line if "0.50" in part.text] == ["0.50", "-0.50"]
+    assert grounds[0].red > grounds[0].blue and grounds[1].blue > grounds[1].red
+
+
+def test_a_block_of_signed_weights_shows_the_one_of_largest_size():
+    values = torch.zeros(200, 200)
+    values[0, 0], values[1, 1] = 0.5, -1.0
+    console = Console(file=io.StringIO(), width=60, color_system=None, legacy_windows=False)
+    names = [f"w{number}" for number in range(200)]
+    console.print(heatmap(values, names, names, width=60, ink="ascii", signed=True))
+    lines = console.file.getvalue().splitlines()
+    (first,) = (line for line in lines if line.lstrip().startswith("w0 |"))
+    assert first.split("|")[1][0] == "0"

@@ -95,12 +95,12 @@ class Comparison:
     def picture(self, before: Heatmap) -> Columns:
         """The maps of one head in both runs, and their difference."""
         after = self.shown.map
-        most = max(float(before.values.max()), float(after.max())) or 1.0
+        most = max(float(before.values.abs().max()), float(after.abs().max())) or 1.0
         names = self.before.names
         return Columns(
             [
                 replace(before, title=RUNS[0], most=most),
-                Heatmap(after, names, names, RUNS[1], most=most),
+                Heatmap(after, names, names, RUNS[1], colour=before.colour, most=most),
                 Heatmap(
                     after - before.values,
                     *(names, names, "difference"),

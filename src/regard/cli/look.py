@@ -39,7 +39,6 @@ from regard.viewer.scene import Scene
 _HEADS = 5  # clearest heads that the table shows
 _ROWS = 40  # words that fit a terminal
 _WIDEST_WORD = 18
-_PAIR = len("100 -> 100")  # characters of a cell with two numbers
 
 
 def look(
@@ -193,7 +192,7 @@ def _show(
     if result.end is not None:
         console.print(Text(f"it ended with {label(result.end)}, which was not fed: it has no row"))
     if attention.ranking:  # a text of one word has no other
-        console.print(Text(_in_ink(_sentence(attention.ranking[0]), ink), "bold"))
+        console.print(Text(_in_ink(_sentence(attention.ranking[0], attention), ink), "bold"))
     if comparison is not None:
         console.print(Text(_in_ink(_headline(comparison), ink), "bold"))
     console.print(_table(attention, console.width, ink, comparison))
@@ -204,18 +203,33 @@ def _show(
         Text(
             f"\n{result.title}, layer {layer}, head {head}: each row is what its word attends to, "
         )
-        + Text(_in_ink(f"in percent{_renormalised(attention)}", ink)),
+        + Text(_in_ink(f"{_unit(attention)}{_renormalised(attention)}", ink)),
         style="italic",
     )
     names = attention.names
     if comparison is None:
-        console.print(heatmap(attention.map, names, names, width=console.width, ink=ink))
+        console.print(
+            heatmap(
+                *(attention.map, names, names),
+                width=console.width,
+                ink=ink,
+                signed=attention.signed,
+            )
+        )
         return
     maps = [attention.map, comparison.shown.map]
-    peak = max(float(values.max()) for values in maps) or 1.0
+    peak = max(float(values.abs().max()) for values in maps) or 1.0
     for run, values in zip(RUNS, maps):
         console.print(Text(run, "bold"))
-        console.print(heatmap(values, names, names, width=console.width, ink=ink, peak=peak))
+        console.print(
+            heatmap(
+                *(values, names, names),
+                width=console.width,
+                ink=ink,
+                peak=peak,
+                signed=attention.signed,
+            )
+        )
 
 
 def _headline(comparison: Comparison) -> str:
@@ -224,9 +238,19 @@ def _headline(comparison: Comparison) -> str:
     return f"then without {pairs}, in every layer and head"
 
 
-def _sentence(head: RankedHead) -> str:
+def _sentence(head: RankedHead, attention: WordAttention) -> str:
     """A head in a sentence, with words that cannot disturb a terminal."""
-    return f"{_pair(head)} {100 * head.match.weight:.0f} % in {head.name}"
+    return f"{_pair(head)} {_amount(head, attention)} in {head.name}"
+
+
+def _amount(head: RankedHead, attention: WordAttention) -> str:
+    """What a head gives: a share of the attention, or a weight where there are negative ones."""
+    weight = head.match.weight
+    return f"weight {weight:.2f}" if attention.signed else f"{100 * weight:.0f} %"
+
+
+def _unit(attention: WordAttention) -> str:
+    return "signed weights" if attention.signed else "in percent"
 
 
 def _pair(head: RankedHead) -> str:
@@ -255,6 +279,8 @@ def _renormalised(attention: WordAttention) -> str:
     if not names:
         return ""
     listed = ", ".join(names[:4]) + ", ..." * (len(names) > 4)
+    if attention.signed:
+        return f"; {listed} set aside"
     empty = " (empty under 1 %)" if bool((attention.map.sum(-1) == 0).any()) else ""
     return f"; {listed} set aside, rows renormalised{empty}"
 
@@ -289,10 +315,11 @@ def _table(attention: WordAttention, width: int, ink: Ink, comparison: Compariso
     heading, columns = _columns(attention)
     columns = columns or [(*attention.shown, f"h{attention.shown[1]}")]
     names = [cut(label(name), _WIDEST_WORD, ink) for name in attention.row_names]
-    cell = 3 if comparison is None else _PAIR
+    cell = len("-0.25" if attention.signed else "100")
+    cell = cell if comparison is None else 2 * cell + len(" -> ")
     fitting = _fitting(names, [name for *_, name in columns], width, cell)
     shown = columns[:fitting]
-    title = f"what “{label(attention.name)}” attends to {heading}, in percent"
+    title = f"what “{label(attention.name)}” attends to {heading}, {_unit(attention)}"
     if comparison is not None:
         title += ", before → after"
     if fitting < len(columns):
@@ -304,7 +331,7 @@ def _table(attention: WordAttention, width: int, ink: Ink, comparison: Compariso
     if comparison is not None:
         after = [comparison.after.rows[layer][head] for layer, head, _ in shown]
     n_words = len(names) - bool(attention.set_aside)
-    strength = torch.stack([*rows, *(after or [])]).sum(0)[:n_words]
+    strength = torch.stack([*rows, *(after or [])]).abs().sum(0)[:n_words]
     order = strength.topk(min(_ROWS, n_words)).indices.tolist()
     if len(order) < n_words:
         title += f"; the {_ROWS} of {n_words} words that it attends to most"
@@ -313,12 +340,17 @@ def _table(attention: WordAttention, width: int, ink: Ink, comparison: Compariso
     for *_, name in shown:
         table.add_column(name, justify="right", no_wrap=True)
     for index in [*sorted(order), *range(n_words, len(names))]:
-        cells = [f"{100 * float(row[index]):.0f}" for row in rows]
+        cells = [_number(float(row[index]), attention) for row in rows]
         if after is not None:
-            others = [f"{100 * float(row[index]):.0f}" for row in after]
+            others = [_number(float(row[index]), attention) for row in after]
             cells = [_in_ink(f"{old} → {new}", ink) for old, new in zip(cells, others)]
         table.add_row(Text(names[index]), *cells)
     return Group(Text(_in_ink(title, ink), "italic"), table)
+
+
+def _number(weight: float, attention: WordAttention) -> str:
+    """A weight in a cell: whole percent, or with its sign."""
+    return f"{weight:.2f}" if attention.signed else f"{100 * weight:.0f}"
 
 
 def _fitting(names: list[str], columns: list[str], width: int, cell: int) -> int:
@@ -339,9 +371,11 @@ def _picture(result: LookResult, attention: WordAttention, comparison: Compariso
     title = f"{result.title}, layer {layer} head {head}"
     if attention.ranking:
         title = f"{_pair(attention.ranking[0])}: {title}"
-    values = "share of what is left" if attention.set_aside else "weight"
+    shares = bool(attention.set_aside) and not attention.signed
     picture = Heatmap(
-        attention.map, names, names, title + _renormalised(attention), value_title=values
+        *(attention.map, names, names, title + _renormalised(attention)),
+        colour="diverging" if attention.signed else "linear",
+        value_title="share of what is left" if shares else "weight",
     )
     return picture if comparison is None else comparison.picture(picture)
 

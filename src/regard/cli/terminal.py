@@ -21,6 +21,13 @@ Map = Float[Tensor, "row column"]
 
 _EDGES: dict[Ink, str] = {"colour": "", "shade": "│", "ascii": "|"}
 _RAMP: dict[Ink, str] = {"shade": " ░▒▓█", "ascii": " .:-=+*#%@"}
+#: Signed weights: those of negative and of positive cells, from zero outwards.
+_SIGNED_RAMPS: dict[Ink, tuple[str, str]] = {
+    "shade": (" ·∘○●", " ░▒▓█"),
+    "ascii": (" ,;oO0", " .:+*#"),
+}
+#: Blue to red through white at even steps, as in the pictures.
+_DIVERGING = ((5, 48, 97), (67, 147, 195), (247, 247, 247), (214, 96, 77), (103, 0, 31))
 #: Viridis at even steps, as in the pictures.
 _VIRIDIS = (
     (68, 1, 84),
@@ -35,6 +42,7 @@ _VIRIDIS = (
 )
 _DARK, _LIGHT = Color.from_rgb(0, 0, 0), Color.from_rgb(255, 255, 255)
 _WITH_NUMBERS = 4  # characters of a cell that has room for "100"
+_WITH_SIGNS = 6  # characters of a cell that has room for "-0.25"
 _WIDEST_CELL = 6
 _WIDEST_LABEL = 18
 _MOST_LINES = 44  # rows with a line each; with more, two share one
@@ -68,6 +76,7 @@ def heatmap(
     width: int,
     ink: Ink,
     peak: float | None = None,
+    signed: bool = False,
 ) -> Group:
     """A heatmap with words on both axes, at most `width` characters wide.
 
@@ -81,12 +90,14 @@ def heatmap(
         width: characters per line.
         ink: what the output can show.
         peak: the weight that is darkest; when None that of the map, but for a few larger ones.
+        signed: whether weights may be negative: they are no percentages then, and have two hues.
     """
     values = values.detach().float().cpu().nan_to_num(0.0)
     rows, columns = [label(name) for name in rows], [label(name) for name in columns]
     layout = _Layout.of(rows, columns, width, ink)
-    small, step = _strongest(values, layout.step), layout.step
-    peak = _peak(small) if peak is None else peak
+    small, step = _strongest(values, layout.step, signed), layout.step
+    sizes = small.abs() if signed else small
+    peak = _peak(sizes) if peak is None else peak
     drawn = Text(no_wrap=True, overflow="crop")
     edge = _EDGES[ink]
     headers, every = _stairs(columns[::step], layout.cell, layout.room, ink)
@@ -95,10 +106,14 @@ def heatmap(
     height = 2 if layout.paired else 1
     for top in range(0, small.shape[0], height):
         drawn.append(_fitted(rows[top * step], layout.side, ink) + " ", "bold")
-        line = _line(small[top : top + height], peak, layout, ink)
+        line = _line(small[top : top + height], peak, layout, ink, signed)
         drawn.append(edge).append_text(line).append(edge + "\n")
-    clipped = bool((small > peak * 1.005).any())  # by more than the key can show
-    drawn.append_text(_key(peak, clipped, layout.side, width, ink))
+    clipped = bool((sizes > peak * 1.005).any())  # by more than the key can show
+    drawn.append_text(
+        _signed_key(peak, clipped, layout.side, width, ink)
+        if signed
+        else _key(peak, clipped, layout.side, width, ink)
+    )
     return Group(drawn, *_left_out(rows, columns, step, every, ink))
 
 
@@ -142,10 +157,15 @@ class _Layout(NamedTuple):
         return cls(side, room, step, 1 if paired else cell, paired)
 
 
-def _strongest(values: Map, step: int) -> Float[Tensor, "block_row block_column"]:
+def _strongest(values: Map, step: int, signed: bool) -> Float[Tensor, "block_row block_column"]:
+    """The largest weight of each block; with signs the one of the largest size."""
     if step == 1 or not values.numel():
         return values
-    return torch.nn.functional.max_pool2d(values[None], step, ceil_mode=True)[0]
+    most = torch.nn.functional.max_pool2d(values[None], step, ceil_mode=True)[0]
+    if not signed:
+        return most
+    least = -torch.nn.functional.max_pool2d(-values[None], step, ceil_mode=True)[0]
+    return torch.where(most >= -least, most, least)
 
 
 def _peak(values: Map) -> float:
@@ -157,29 +177,66 @@ def _peak(values: Map) -> float:
     return float(positive[-1 if small else int(0.99 * (len(positive) - 1))])
 
 
-def _line(rows: Map, peak: float, layout: _Layout, ink: Ink) -> Text:
+def _line(rows: Map, peak: float, layout: _Layout, ink: Ink, signed: bool) -> Text:
     """One line of cells, of one row or of a pair."""
     line, cell = Text(), layout.cell
-    shares = (rows / peak).clamp(0, 1).sqrt().tolist()  # faint weights show beside strong ones
+    # Faint weights show beside strong ones: colours go by the root.
+    shares = ((rows.abs() / peak).clamp(0, 1).sqrt() * rows.sign()).tolist()
+    colour = _diverging if signed else _viridis
     for column, (value, share) in enumerate(zip(rows[0].tolist(), shares[0])):
         if layout.paired:
-            below = _viridis(shares[1][column]) if len(shares) > 1 else None
-            line.append("▀", Style(color=_viridis(share), bgcolor=below))
+            below = colour(shares[1][column]) if len(shares) > 1 else None
+            line.append("▀", Style(color=colour(share), bgcolor=below))
         elif ink == "colour":
-            written = f"{100 * value:.0f}".rjust(3) if cell >= _WITH_NUMBERS else ""
-            front = _DARK if share > 0.55 else _LIGHT
-            line.append(written.center(cell), Style(color=front, bgcolor=_viridis(share)))
+            written = _cell_number(value, cell, signed)
+            front = _DARK if (abs(share) < 0.6 if signed else share > 0.55) else _LIGHT
+            line.append(written.center(cell), Style(color=front, bgcolor=colour(share)))
         else:
-            ramp = _RAMP[ink]
+            ramp = _SIGNED_RAMPS[ink][share > 0] if signed else _RAMP[ink]
+            share = abs(share) if signed else max(0.0, share)
             line.append(ramp[math.ceil(share * (len(ramp) - 1) - 0.5)] * cell)
     return line
 
 
+def _cell_number(value: float, cell: int, signed: bool) -> str:
+    """The number of a cell, if there is room: percent, or a signed weight."""
+    if signed:
+        return f"{value:.2f}".rjust(5) if cell >= _WITH_SIGNS else ""
+    return f"{100 * value:.0f}".rjust(3) if cell >= _WITH_NUMBERS else ""
+
+
+def _diverging(share: float) -> Color:
+    return _between(_DIVERGING, (share + 1) / 2)
+
+
 def _viridis(share: float) -> Color:
-    index = share * (len(_VIRIDIS) - 1)
-    low = min(int(index), len(_VIRIDIS) - 2)
-    mixed = (round(a + (index - low) * (b - a)) for a, b in zip(_VIRIDIS[low], _VIRIDIS[low + 1]))
+    return _between(_VIRIDIS, max(0.0, share))
+
+
+def _between(colours: Sequence[tuple[int, int, int]], share: float) -> Color:
+    """The colour at a share of the way through colours at even steps."""
+    index = share * (len(colours) - 1)
+    low = min(int(index), len(colours) - 2)
+    mixed = (round(a + (index - low) * (b - a)) for a, b in zip(colours[low], colours[low + 1]))
     return Color.from_rgb(*mixed)
+
+
+def _signed_key(peak: float, clipped: bool, side: int, width: int, ink: Ink) -> Text:
+    """The colours or signs of negative weights, of zero and of positive ones."""
+    if ink == "colour":
+        marks = [Text(" ", Style(bgcolor=_diverging(step / 8 - 1))) for step in range(17)]
+        negative, positive = marks[:8], marks[9:]
+    else:
+        left, right = _SIGNED_RAMPS[ink]
+        negative, positive = (
+            [Text(mark) for mark in left[:0:-1]],
+            [Text(mark) for mark in right[1:]],
+        )
+    key = Text(f"-{_brief(peak)} ").append_text(Text().join(negative)).append(" 0 ")
+    key.append_text(Text().join(positive)).append(f" {_brief(peak)}")
+    key.append(" or more" * clipped)
+    indented = Text(" " * (side + 1)).append_text(key)
+    return indented if indented.cell_len <= width else key
 
 
 def _key(peak: float, clipped: bool, side: int, width: int, ink: Ink) -> Text:

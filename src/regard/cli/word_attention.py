@@ -95,7 +95,13 @@ class WordAttention:
             ordinary = words.without_special()
             target = words.pieces[ordinary.pieces.index(ordinary.index(to, "--to "))]
         asked = cls(records, words, index, target, choice.checked(records))
-        return asked._without_sink() if causal and word != words.names[0] else asked
+        shares = causal and word != words.names[0] and not asked.signed
+        return asked._without_sink() if shares else asked
+
+    @property
+    def signed(self) -> bool:
+        """Whether weights may be negative, and so are no shares of a whole."""
+        return any(record.kind == "signed" for record in self.records)
 
     @property
     def name(self) -> str:
@@ -117,19 +123,40 @@ class WordAttention:
     def habitual(self) -> dict[tuple[int, int], str]:
         """Heads left out of the ranking, since each word in them looks at the same distance; none
         where heads were chosen."""
-        if self.to is not None or self.choice != HeadChoice():
+        if self.to is not None or self.choice != HeadChoice() or self.signed:
             return {}
         habits = dict(_habits(self.records))
         return habits if len(habits) < len(self._matches) else {}
 
     @cached_property
     def _matches(self) -> list[RankedHead]:
+        if self.signed:
+            heads = list(self._signed_matches())
+            return sorted(heads, key=lambda head: -abs(head.match.weight))
         position = self.words.pieces.index(self.word)
         key = None if self.to is None else self.words.pieces.index(self.to)
         layers = {record.name: index for index, record in enumerate(self.records)}
         ranking = Trace(self.records).find(position, key, words=self.words)
         heads = [RankedHead(layers[match.name], match) for match in ranking]
         return [head for head in heads if self.choice.holds(*self._key(head))]
+
+    def _signed_matches(self) -> Iterator[RankedHead]:
+        """For each chosen head the weight of the largest size, or that on the asked word."""
+        ordinary = self.words.without_special()
+        own, asked = (
+            None if word is None else ordinary.pieces[self.words.pieces.index(word)]
+            for word in (self.word, self.to)
+        )
+        others = [column for column in range(len(ordinary.names)) if column != own]
+        for layer, (record, rows) in enumerate(zip(self.records, self.rows)):
+            for head, row in enumerate(rows[:, : len(ordinary.names)]):
+                if not self.choice.holds(layer, head) or not others:
+                    continue
+                column = others[int(row[others].abs().argmax())] if asked is None else asked
+                name, weight = ordinary.names[column], float(row[column])
+                yield RankedHead(
+                    layer, HeadMatch(layer, head, record.name, self.name, name, weight)
+                )
 
     @staticmethod
     def _key(head: RankedHead) -> tuple[int, int]:
@@ -170,7 +197,7 @@ class WordAttention:
         weights = self.records[layer].recipe.at(0, head).weights()[0, 0]  # (query, key)
         ordinary = self.words.without_special().merge(weights.float())
         left = ordinary.sum(-1, keepdim=True)
-        if not self.words.special:
+        if not self.words.special or self.signed:
             return ordinary
         return torch.where(left < _LEAST, 0.0, ordinary / torch.where(left == 0, 1.0, left))
 
@@ -183,7 +210,7 @@ class WordAttention:
             None if word is None else ordinary.pieces[self.words.pieces.index(word)]
             for word in (self.word, self.to)
         )
-        if not self.words.special or row is None or not bool(self.map[row].any()):
+        if not self.words.special or self.signed or row is None or not bool(self.map[row].any()):
             return None
         others = self.map[row].clone()
         others[row] = 0.0  # its strongest partner is another word
@@ -211,7 +238,7 @@ class WordAttention:
                 "head": head,
                 "words": self.names,
                 "weights": self.map.tolist(),
-                "renormalised": bool(self.words.special),
+                "renormalised": bool(self.words.special) and not self.signed,
                 "share_of_pair": self.renormalised,
             },
         }
