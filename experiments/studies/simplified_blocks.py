@@ -246,7 +246,7 @@ def draw(outcome: Outcome, figure: Any) -> None:
     """Held-out loss over steps and over time, and the weights of one head."""
     shown = outcome.shown
     steps, times, weights = figure.subplots(1, 3, width_ratios=[1.2, 1.2, 1])
-    styles = [("0.4", "-"), ("0.4", ":"), ("C0", "-"), ("C1", "--")]
+    styles = [("0.5", "-"), ("0.5", ":"), ("C0", "-."), ("C1", "--")]
     for (name, training), (colour, line) in zip(shown.trainings.items(), styles):
         at, losses = list(training.losses), list(training.losses.values())
         steps.plot(at, losses, line, color=colour, linewidth=1.2, label=name)
