@@ -7,8 +7,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from regard.errors import RegardError
+from regard.tables import override, write_toml
 from regard.translate.config import Config, ForcingConfig, OptimiserConfig, ScheduleConfig
-from regard.translate.config.tables import override, write_toml
 
 
 def test_what_is_not_said_has_its_default():

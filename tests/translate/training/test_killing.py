@@ -9,8 +9,8 @@ import pytest
 import torch
 from toy_training import toy_table
 
+from regard.tables import write_toml
 from regard.translate.checkpoint import load_checkpoint
-from regard.translate.config.tables import write_toml
 from regard.translate.training import read_log
 from regard.translate.training.resuming import load_state
 

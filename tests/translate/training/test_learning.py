@@ -6,9 +6,9 @@ import random
 import torch
 from toy_training import toy_table, write_pairs
 
+from regard.tables import write_toml
 from regard.translate.checkpoint import load_checkpoint
 from regard.translate.config import Config, SearchOptions
-from regard.translate.config.tables import write_toml
 from regard.translate.data import read_pairs
 from regard.translate.training import train, translate_texts
 

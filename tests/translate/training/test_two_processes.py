@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from toy_training import toy_table
 
 from regard.errors import RegardError
+from regard.tables import write_toml
 from regard.translate.config import Config
-from regard.translate.config.tables import write_toml
 from regard.translate.models.build import build_model
 from regard.translate.training import read_log, train
 from regard.translate.training.corpus import read_data, train_vocabularies

@@ -6,19 +6,16 @@ error that suggests the nearest valid one.
 
 from __future__ import annotations
 
-import os
-import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from regard.errors import RegardError
-from regard.files import reading
+from regard.tables import absolute_path, merged, override, read_table, read_toml, write_toml
 from regard.translate.config.data import DataConfig, VectorsConfig, VocabularyConfig
-from regard.translate.config.tables import merged, override, read_table, write_toml
 from regard.translate.config.training import TrainingConfig
 from regard.translate.models.build import ModelConfig, check_model_config
 from regard.translate.search import SearchOptions
@@ -89,13 +86,7 @@ class Config:
     ) -> Config:
         """From a TOML file; its paths are made absolute, from its own folder when None."""
         path, overrides = Path(path), list(overrides)
-        text = ""
-        try:
-            with reading(path):
-                text = path.read_text(encoding="utf-8-sig")
-            table = tomllib.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise RegardError(f"{path} is not TOML: {error}{_hint(text, error)}") from error
+        table = read_toml(path)
         try:
             config = Config.from_table(table, overrides)
             check_model_config(config.model)
@@ -139,29 +130,10 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def _hint(text: str, error: Exception) -> str:
-    """The line of an error, and a hint."""
-    position = re.search(r"\(at line (\d+)", str(error))
-    if position is None:
-        return ""
-    line = text.split("\n")[int(position[1]) - 1].strip()
-    capital = re.search(r"=\s*(True|False)\b", line)
-    return f": {line:.60}" + (f"; TOML writes {capital[1].lower()}" if capital else "")
-
-
 def _with_absolute_paths(config: Config, folder: Path) -> Config:
     """With absolute paths."""
 
-    def resolve(text: str) -> str:
-        filled = os.path.expanduser(os.path.expandvars(text))
-        missing = re.search(r"\$\{?(\w+)", filled)
-        if missing:
-            raise RegardError(
-                f"the path {text} needs the environment variable {missing[1]}, which is not set"
-            )
-        start = Path() if text.startswith("$") else folder
-        return str((start / filled).resolve())
-
+    resolve = partial(absolute_path, folder=folder)
     splits = {
         name: tuple(map(resolve, getattr(config.data, name))) for name in ("train", "valid", "test")
     }

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from regard.errors import RegardError
-from regard.translate.config.tables import check_numbers
+from regard.tables import check_numbers
 from regard.translate.tokens import NAMES
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from regard.translate.config.tables import check_numbers
+from regard.tables import check_numbers
 
 Metric = Literal["loss", "bleu", "chrf"]
 

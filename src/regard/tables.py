@@ -5,15 +5,18 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import os
 import re
 import tomllib
 import types
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from regard.errors import RegardError
+from regard.files import reading
 
 Section = TypeVar("Section")
 Table = dict[str, Any]
@@ -52,9 +55,12 @@ def override(kind: type, table: Table, setting: str) -> Table:
     """The table with one more setting, said as `part.key=value`; the value as TOML writes it, or a
     plain word.
 
-    >>> from regard.translate.config import Config
-    >>> override(Config, {}, "model.hidden=256")
-    {'model': {'hidden': 256}}
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Sizes:
+    ...     width: int = 4
+    >>> override(Sizes, {}, "width=256")
+    {'width': 256}
     """
     path, equals, text = setting.partition("=")
     keys = path.strip().split(".")
@@ -67,6 +73,30 @@ def override(kind: type, table: Table, setting: str) -> Table:
     except (ValueError, RecursionError):
         value = text.strip()
     return _placed(kind, table, keys, value, "")
+
+
+def read_toml(path: Path) -> Table:
+    """The table of a TOML file; an error names its line."""
+    text = ""
+    try:
+        with reading(path):
+            text = path.read_text(encoding="utf-8-sig")
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RegardError(f"{path} is not TOML: {error}{_hint(text, error)}") from error
+
+
+def absolute_path(text: str, folder: Path) -> str:
+    """A path of a configuration from its folder; environment variables and "~" are filled in, and
+    what begins with a variable is relative to the current folder."""
+    filled = os.path.expanduser(os.path.expandvars(text))
+    missing = re.search(r"\$\{?(\w+)", filled)
+    if missing:
+        raise RegardError(
+            f"the path {text} needs the environment variable {missing[1]}, which is not set"
+        )
+    start = Path() if text.startswith("$") else folder
+    return str((start / filled).resolve())
 
 
 def merged(below: Table, above: Table) -> Table:
@@ -127,6 +157,16 @@ def check_numbers(
                 raise RegardError(f"{section}.{name} must be {wanted}, found {value}")
 
 
+def _hint(text: str, error: Exception) -> str:
+    """The line of an error, and a hint."""
+    position = re.search(r"\(at line (\d+)", str(error))
+    if position is None:
+        return ""
+    line = text.split("\n")[int(position[1]) - 1].strip()
+    capital = re.search(r"=\s*(True|False)\b", line)
+    return f": {line:.60}" + (f"; TOML writes {capital[1].lower()}" if capital else "")
+
+
 def _placed(kind: Any, table: Table, keys: list[str], value: Any, section: str) -> Table:
     key, *rest = keys
     field_types = _kinds(kind)
@@ -141,10 +181,21 @@ def _placed(kind: Any, table: Table, keys: list[str], value: Any, section: str) 
                 **_as_table(field_types[key], value, name),
             }  # the name alone changes
         return table | {key: value}
+    if typing.get_origin(field_types[key]) is dict:
+        return table | {key: _free(table.get(key, {}), rest, value, name)}
     if not is_dataclass(field_types[key]):
         raise RegardError(f"{name} holds one value, so there is no {name}.{'.'.join(rest)}")
     inside = dict(_as_table(field_types[key], table.get(key, {}), name))
     return table | {key: _placed(field_types[key], inside, rest, value, name)}
+
+
+def _free(table: Any, keys: list[str], value: Any, section: str) -> Table:
+    """A table of any keys with one more setting."""
+    if not isinstance(table, Mapping):
+        raise RegardError(f"{section} holds {table!r}, so there is no {section}.{'.'.join(keys)}")
+    key, *rest = keys
+    inner = _free(table.get(key, {}), rest, value, _name(section, key)) if rest else value
+    return {**table, key: inner}
 
 
 def _kinds(kind: Any) -> dict[str, Any]:
@@ -179,6 +230,8 @@ def _fit(kind: Any, value: Any, name: str) -> Any:
     origin = typing.get_origin(kind)
     if origin in (types.UnionType, typing.Union):
         return _one_of(typing.get_args(kind), value, name)
+    if origin is dict:
+        return dict(_as_table(kind, value, name))
     if origin is Literal:
         return _choice(typing.get_args(kind), value, name)
     if origin is tuple:
