@@ -18,6 +18,7 @@ def main() -> None:
 
     from regard.cli.align import align
     from regard.cli.check_model import check_model_command
+    from regard.cli.collect import collect
     from regard.cli.export import export
     from regard.cli.look import look
     from regard.cli.report import report
@@ -57,7 +58,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # characters that it cannot show become codes
             stream.reconfigure(errors="backslashreplace")
-    for command in (look, serve, translate, train, align, score, export, report):
+    for command in (look, serve, translate, train, align, score, export, collect, report):
         app.command(cls=Command)(command)
     app.command("check-model", cls=Command)(check_model_command)
     use_free_cores()

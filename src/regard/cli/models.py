@@ -194,20 +194,20 @@ def takes_text(name: str) -> bool:
     return bool(inspect.signature(function_named(name)).parameters)
 
 
-def function_named(name: str) -> Callable[..., Any]:
+def function_named(name: str, option: str = "--model ") -> Callable[..., Any]:
     """What `module:function` names, imported with the current folder on the path."""
     module_name, _, function_name = name.partition(":")
     if not module_name or not function_name:
-        raise RegardError(f"--model {name!r}: expected module:function")
+        raise RegardError(f"{option}{name!r}: expected module:function")
     folder = os.getcwd()
     sys.path.insert(0, folder)
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
-        raise RegardError(f"--model {name}: {error}") from error
+        raise RegardError(f"{option}{name}: {error}") from error
     finally:
         sys.path.remove(folder)
     function = getattr(module, function_name, None)
     if not callable(function):
-        raise RegardError(f"--model {name}: {module_name} has no function {function_name!r}")
+        raise RegardError(f"{option}{name}: {module_name} has no function {function_name!r}")
     return function  # type: ignore[no-any-return]

@@ -10,11 +10,14 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from regard.cli.collect import CONFIG
 from regard.cli.corpus_models import corpus_model
+from regard.cli.models import is_function
 from regard.cli.packaged import quietly
 from regard.corpus import load
 from regard.corpus.run_folder import RunFolder
 from regard.errors import RegardError
+from regard.tables import read_toml
 from regard.viewer.corpus_report import CorpusRun, corpus_report
 from regard.viewer.document import checked_page_path
 
@@ -57,7 +60,7 @@ def report(
     size = f"{len(page.html) / 1e6:.1f} MB"
     console.print(Text.assemble("page of every head: ", (str(out), "bold"), f", {size}"))
     if not names:
-        model = runs[0].look or "MODEL"
+        model = _collected_model(folder) or "MODEL"
         hint = f"--model {model} adds the attention over the strongest texts"
         console.print(Text(hint, "dim"), soft_wrap=True)
     if browser:
@@ -71,11 +74,19 @@ def _run(path: Path, model: str | None, folders: list[Path]) -> CorpusRun:
     collection = load(path)
     settings = RunFolder(path).settings()
     if model is None:
-        return CorpusRun(collection, name, _class_of(settings["model"]))
+        known = _collected_model(path)
+        look = "" if is_function(known) else known
+        return CorpusRun(collection, name, known or _class_of(settings["model"]), look)
     with quietly():
         loaded = corpus_model(model)
     attention = loaded.attention_of(settings["corpus"])
     return CorpusRun(collection, name, loaded.title, loaded.look, attention)
+
+
+def _collected_model(path: Path) -> str:
+    """The model that `regard collect` was given; nothing of a run made in Python."""
+    config = path / CONFIG
+    return str(read_toml(config).get("model", "")) if config.exists() else ""
 
 
 def _class_of(model: Any) -> str:

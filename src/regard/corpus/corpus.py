@@ -68,9 +68,9 @@ class Corpus:
     [[2, 3], [3]]
 
     Args:
-        source: a list, an iterator, a dataset, or the path of a file: lines (.txt), .jsonl or
-            .parquet (needs pyarrow); lines and .jsonl may be compressed (.gz). Blank lines are no
-            documents.
+        source: a list, an iterator, a dataset, the path of a file or a list of paths: lines (.txt),
+            .jsonl or .parquet (needs pyarrow); lines and .jsonl may be compressed (.gz). Blank
+            lines are no documents.
         tokenizer: one of transformers, which texts need; it also labels tokens: `special`,
             `punctuation`, `word` and `category`.
         column: of a dictionary or a table, what has the text, unless it has `input_ids`.

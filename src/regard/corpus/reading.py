@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
@@ -33,8 +34,8 @@ class Source:
 
     Args:
         source: a list, an iterator or a dataset of documents; or the path of a file with a document
-            in each line (.txt), a JSON object in each line (.jsonl), or rows (.parquet). Files may
-            be compressed (.gz), but for Parquet.
+            in each line (.txt), a JSON object in each line (.jsonl), or rows (.parquet), or a list
+            of such paths. Files may be compressed (.gz), but for Parquet.
         column: the column of a table, or the key of a JSON object, that has the text.
     """
 
@@ -45,23 +46,33 @@ class Source:
                 f"corpus: {source!r:.60} is a {type(source).__name__}, expected documents, as a "
                 f"list, an iterator or a dataset, or the path of a file{hint}"
             )
-        self.source, self.column = source, column
+        self.source: Any = source
+        self.column = column
+
+    @property
+    def _paths(self) -> list[Path]:
+        """The files that documents are in; none where they are no files."""
+        several = self.source if isinstance(self.source, list | tuple) else [self.source]
+        return list(several) if all(isinstance(each, Path) for each in several) else []
 
     def __iter__(self) -> Iterator[Any]:
         if _is_of_ray(self.source):
             return self._of_ray(self.source)
-        if not isinstance(self.source, Path):
+        if not self._paths:
             return iter(self.source)
-        suffixes = [suffix for suffix in self.source.suffixes if suffix != ".gz"]
+        return itertools.chain.from_iterable(map(self._documents, self._paths))
+
+    def _documents(self, path: Path) -> Iterator[Any]:
+        suffixes = [suffix for suffix in path.suffixes if suffix != ".gz"]
         kind = suffixes[-1] if suffixes else ""
         if kind == ".parquet":
-            return self._rows(self.source)
-        return self._lines(self.source, json_lines=kind in (".jsonl", ".ndjson", ".json"))
+            return self._rows(path)
+        return self._lines(path, json_lines=kind in (".jsonl", ".ndjson", ".json"))
 
     @property
     def size(self) -> int | None:
         """How many documents there are, if that is known without reading them."""
-        if _is_of_ray(self.source) or not isinstance(self.source, Sized):
+        if _is_of_ray(self.source) or self._paths or not isinstance(self.source, Sized):
             return None
         return len(self.source)
 
