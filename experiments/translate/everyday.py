@@ -1,6 +1,6 @@
 """Translations of everyday inputs, beside plain judgement of them.
 
-    python experiments/translate/everyday.py CHECKPOINT [--list everyday-fr.txt] [--judged FILE]
+    python experiments/translate/everyday.py CHECKPOINT [--list FILE] [--judged FILE]
 
 prints a line for each input: the input, its translation, and + or − where the file of judgements
 (lines of input, translation and mark, separated by tabs) has judged this very translation; then how

@@ -1,7 +1,7 @@
-"""Sentences that Tatoeba has few of: dates, prices, titles with surnames, and what somebody says.
+"""Sentences that Tatoeba has few of: dates, prices, times, ages, names, greetings, and speech.
 
 Each frame is an English and a French sentence with slots. What fills them is a name, a number, the
-calendar, or a short pair of Tatoeba.
+calendar, or a short pair of Tatoeba. A source has every form that people type, a translation one.
 """
 
 from __future__ import annotations
@@ -78,6 +78,104 @@ PEOPLE = [
     ("I have to talk to {person}.", "Je dois parler {to_person}."),
     ("Give this to {person}.", "Donnez ceci {to_person}."),
 ]
+NAMED = [
+    ("My name is {name}.", "Je m'appelle {name}."),
+    ("His name is {name}.", "Il s'appelle {name}."),
+    ("Her name is {name}.", "Elle s'appelle {name}."),
+    ("Our dog's name is {name}.", "Notre chien s'appelle {name}."),
+    ("My {relative}'s name is {name}.", "{my} {relative} s'appelle {name}."),
+    ("What is your {relative}'s name?", "Comment s'appelle {your} {relative} ?"),
+    ("What is your name, {address}?", "Comment vous appelez-vous, {address} ?"),
+    ("What is your name, little one?", "Comment t'appelles-tu, mon petit ?"),
+    ("What is this village called?", "Comment s'appelle ce village ?"),
+    ("{name} comes from {town}.", "{name} vient de {town}."),
+    ("What time is it in {town}?", "Quelle heure est-il à {town} ?"),
+    ("I love you, {name}.", "Je t'aime, {name}."),
+    ("{name}, I love you.", "{name}, je t'aime."),
+    ("I love {name}.", "J'aime {name}."),
+    ("How do I get to {town}?", "Comment aller à {town} ?"),
+]
+NUMBERED = [
+    ("I am {number} years old.", "J'ai {number} ans."),
+    ("He is {number} years old.", "Il a {number} ans."),
+    ("She is {number} years old.", "Elle a {number} ans."),
+    ("We are both {number} years old.", "Nous avons tous les deux {number} ans."),
+    ("My {relative} is {number} years old.", "{my} {relative} a {number} ans."),
+    ("{name} is {number} years old.", "{name} a {number} ans."),
+    ("There are {number} days left.", "Il reste {number} jours."),
+    ("There are {number} people here.", "Il y a {number} personnes ici."),
+    ("There are {number} houses in the village.", "Il y a {number} maisons dans le village."),
+    ("There are {number} pages in this book.", "Il y a {number} pages dans ce livre."),
+    ("It is the {ordinal} time.", "C'est la {ordinal} fois."),
+    ("It is on the {ordinal} floor.", "C'est au {ordinal} étage."),
+    ("We live on the {ordinal} floor.", "Nous habitons au {ordinal} étage."),
+    ("the {ordinal} day", "le {ordinal} jour"),
+]
+TIMES = [
+    ("It is {time} now.", "Il est {time} maintenant."),
+    ("It is already {time}.", "Il est déjà {time}."),
+    ("I get up at {time}.", "Je me lève à {time}."),
+    ("We eat at {time}.", "Nous mangeons à {time}."),
+    ("Come at {time}.", "Venez à {time}."),
+    ("The bus leaves at {time}.", "Le bus part à {time}."),
+    ("The plane lands at {time}.", "L'avion atterrit à {time}."),
+    ("The film begins at {time}.", "Le film commence à {time}."),
+    ("The shop closes at {time}.", "Le magasin ferme à {time}."),
+    ("The course is at {time}.", "Le cours est à {time}."),
+    ("at {time}", "à {time}"),
+]
+GREETINGS = [
+    ("Hello, {address}.", "Bonjour, {address}."),
+    ("Hi, {address}!", "Salut, {address} !"),
+    ("Hey, {address}!", "Coucou, {address} !"),
+    ("Good evening, {address}.", "Bonsoir, {address}."),
+    ("Good night, {address}.", "Bonne nuit, {address}."),
+    ("Goodbye, {address}.", "Au revoir, {address}."),
+    ("See you soon, {address}.", "À bientôt, {address}."),
+    ("Welcome, {address}!", "Bienvenue, {address} !"),
+    ("Welcome to {town}!", "Bienvenue à {town} !"),
+    ("Happy birthday, {address}!", "Joyeux anniversaire, {address} !"),
+    ("Merry Christmas, {address}!", "Joyeux Noël, {address} !"),
+    ("Happy New Year, {address}!", "Bonne année, {address} !"),
+    ("Enjoy your meal, {address}!", "Bon appétit, {address} !"),
+    ("You're welcome, {address}.", "De rien, {address}."),
+    ("You're welcome, {address}.", "Je vous en prie, {address}."),
+    ("Please, {address}.", "S'il vous plaît, {address}."),
+    ("Sorry, {address}.", "Pardon, {address}."),
+    ("Help, {address}!", "À l'aide, {address} !"),
+    ("Come in, {address}!", "Entrez, {address} !"),
+    ("Come in and sit down.", "Entrez et asseyez-vous."),
+    ("Go straight ahead, {address}.", "Allez tout droit, {address}."),
+    ("Go straight ahead to the church.", "Allez tout droit jusqu'à l'église."),
+]
+SIGNS = [
+    ("No parking", "Défense de stationner"), ("No fishing", "Défense de pêcher"),
+    ("No swimming", "Défense de nager"), ("No running", "Défense de courir"),
+    ("No singing", "Défense de chanter"), ("No eating", "Défense de manger"),
+    ("No talking", "Défense de parler"), ("No dancing", "Défense de danser"),
+    ("No entry", "Défense d'entrer"), ("Do not open", "Ne pas ouvrir"),
+    ("Do not drink", "Ne pas boire"), ("Closed on {weekday}", "Fermé le {weekday}"),
+]  # fmt: skip
+MENTIONED = [
+    ('What does "{word}" mean?', "Que veut dire « {word} » ?"),
+    ('What does the word "{word}" mean?', "Que veut dire le mot « {word} » ?"),
+    ("What does this sentence mean?", "Que veut dire cette phrase ?"),
+    ('He wrote "{word}" on the wall.', "Il a écrit « {word} » sur le mur."),
+    ('The word "{word}" is new.', "Le mot « {word} » est nouveau."),
+    ('I don\'t know the word "{word}".', "Je ne connais pas le mot « {word} »."),
+    ('How do you say "{word}" in English?', "Comment dit-on « {word} » en anglais ?"),
+]
+#: of a family: English, French, and "my" and "your" before it in French
+RELATIVES = [
+    ("brother", "frère", "Mon", "ton"), ("sister", "sœur", "Ma", "ta"),
+    ("father", "père", "Mon", "ton"), ("mother", "mère", "Ma", "ta"), ("son", "fils", "Mon", "ton"),
+    ("daughter", "fille", "Ma", "ta"), ("uncle", "oncle", "Mon", "ton"),
+    ("aunt", "tante", "Ma", "ta"), ("wife", "femme", "Ma", "ta"), ("husband", "mari", "Mon", "ton"),
+]  # fmt: skip
+ADDRESSES = [
+    ("sir", "Monsieur"), ("madam", "Madame"), ("my friend", "mon ami"), ("my friends", "mes amis"),
+    ("everyone", "tout le monde"), ("my love", "mon amour"), ("Mum", "maman"), ("Dad", "papa"),
+]  # fmt: skip
 TITLES = [
     ("Mr.", "M.", "à M."), ("Mrs.", "Mme", "à Mme"), ("Miss", "Mlle", "à Mlle"),
     ("Dr.", "le docteur", "au docteur"),
@@ -88,7 +186,10 @@ SAID = [
     (".", "{} she said.", "{} a-t-elle dit."), (".", "{} he said.", "{} a-t-il dit."),
     (".", "{} Tom said.", "{} dit Tom."), (".", "{} said Mary.", "{} dit Mary."),
     ("?", "{} he asked.", "{} demanda-t-il."), ("?", "{} she asked.", "{} demanda-t-elle."),
-    ("?", "{} asked Tom.", "{} demanda Tom."), ("!", "{} he shouted.", "{} cria-t-il."),
+    ("?", "{} asked Tom.", "{} demanda Tom."), ("?", "{} asked the boy.", "{} demanda le garçon."),
+    (".", "{} she whispered.", "{} murmura-t-elle."),
+    (".", "{} he whispered.", "{} a-t-il murmuré."),
+    ("!", "{} he shouted.", "{} cria-t-il."),
     ("!", "{} she shouted.", "{} cria-t-elle."), ("", "{}", "{}"), ("", "{}", "{}"),
     ("", "He said, {}", "Il a dit : {}"), ("", "She said {}", "Elle a dit {}"),
     ("", "Tom said, {}", "Tom a dit : {}"), ("", "She answered, {}", "Elle répondit : {}"),
@@ -97,12 +198,31 @@ _ENGLISH_QUOTES = (('"', '"'), ('"', '"'), ("“", "”"))
 _FRENCH_QUOTES = (("« ", " »"), ("« ", " »"), ('"', '"'), ("“", "”"))
 
 
-def framed(chooser: random.Random) -> Texts:
-    """A frame of dates, prices or people, filled."""
-    english, french = chooser.choice(chooser.choice([DATES, PRICES, PEOPLE]))
-    slots = [_date(chooser), _price(chooser), _person(chooser)]
-    words = [{**slots[0][side], **slots[1][side], **slots[2][side]} for side in range(2)]
-    texts = english.format(**words[0]), french.format(**words[1])
+def framed(chooser: random.Random, source: int, names: Sequence[str]) -> Texts:
+    """A frame, filled; `source` is the side that has every form: 0, English, or 1, French."""
+    frames = [DATES, PRICES, PEOPLE, NAMED, NUMBERED, TIMES, GREETINGS, SIGNS, MENTIONED]
+    english, french = chooser.choice(chooser.choice(frames))
+    slots: dict[str, Texts] = {
+        **_date(chooser, source),
+        "price": _price(chooser, source),
+        "time": _time(chooser, source),
+        **_person(chooser),
+        **_relative(chooser),
+        **_number(chooser, source),
+        "word": (_made_up(chooser).lower(),) * 2,
+        "name": (chooser.choice(names),) * 2,
+        "town": (_made_up(chooser),) * 2,
+        "address": (chooser.choice(names),) * 2,
+    }
+    if chooser.random() < 0.5:
+        slots["address"] = chooser.choice(ADDRESSES)
+    texts = [
+        frame.format(**{name: words[side] for name, words in slots.items()})
+        for side, frame in enumerate((english, french))
+    ]
+    if source == 1:
+        opening, closing = chooser.choice(_FRENCH_QUOTES)
+        texts[1] = texts[1].replace("« ", opening).replace(" »", closing)
     return texts[0], texts[1][0].upper() + texts[1][1:] if english[-1] in ".?!" else texts[1]
 
 
@@ -143,41 +263,73 @@ def calendar() -> Iterator[Texts]:
     yield from WEEKDAYS.items()
 
 
-def _date(chooser: random.Random) -> list[dict[str, str]]:
+def _date(chooser: random.Random, source: int) -> dict[str, Texts]:
     month, day = chooser.choice(list(MONTHS)), chooser.randint(1, 31)
-    weekday = chooser.choice(list(WEEKDAYS))
-    ending = {1: "st", 2: "nd", 3: "rd"}.get(day % 10 if day not in (11, 12, 13) else 0, "th")
     year = str(chooser.randint(1900, 2030)) if chooser.random() < 0.4 else ""
-    form = chooser.choice(["{m} {d}", "{m} {d}{e}", "{d} {m}", "the {d}{e} of {m}"])
-    english = form.format(m=month, d=day, e=ending)
+    forms = ["{m} {d}", "{m} {d}{e}", "{d} {m}", "the {d}{e} of {m}"]
+    form = chooser.choice(forms) if source == 0 else forms[0]
+    english = form.format(m=month, d=day, e=_ending(day))
     if year:
         english += f", {year}" if form.startswith("{m}") else f" {year}"
     french = f"{'1er' if day == 1 else day} {MONTHS[month]} {year}".strip()
-    return [
-        {"date": english, "month": month, "weekday": weekday},
-        {"date": french, "month": MONTHS[month], "weekday": WEEKDAYS[weekday]},
-    ]
+    return {
+        "date": (english, french),
+        "month": (month, MONTHS[month]),
+        "weekday": chooser.choice([*WEEKDAYS.items()]),
+    }
 
 
-def _price(chooser: random.Random) -> list[dict[str, str]]:
+def _ending(number: int) -> str:
+    """Of an English ordinal."""
+    return {1: "st", 2: "nd", 3: "rd"}.get(
+        number % 10 if number % 100 not in (11, 12, 13) else 0, "th"
+    )
+
+
+def _price(chooser: random.Random, source: int) -> Texts:
     amount = chooser.choice(
         [chooser.randint(2, 99), chooser.randint(2, 99), chooser.randint(2, 5000)]
     )
     cents = f"{chooser.randint(1, 99):02}" if amount < 100 and chooser.random() < 0.4 else ""
     sign, word = chooser.choice([("$", "dollars"), ("€", "euros")])
-    english = f"{amount}.{cents}" if cents else f"{amount}"
-    french = f"{amount},{cents}" if cents else f"{amount}"
-    english = chooser.choice([f"{sign}{english}", f"{sign}{english}", f"{english} {word}"])
-    return [{"price": english}, {"price": f"{french} {word}"}]
+    english, french = (f"{amount}{mark}{cents}" if cents else f"{amount}" for mark in ".,")
+    if chooser.random() < 1 / 3:
+        return f"{english} {word}", f"{french} {word}"
+    if source == 0:
+        return f"{sign}{english}", f"{french} {word}"
+    return f"{sign}{english}", french + chooser.choice([" ", " ", ""]) + sign
 
 
-def _person(chooser: random.Random) -> list[dict[str, str]]:
+def _time(chooser: random.Random, source: int) -> Texts:
+    hour, minute = (
+        chooser.randint(1, 23),
+        chooser.choice([0, 0, chooser.randint(1, 59), 15, 30, 45]),
+    )
+    english = f"{hour}:{minute:02}" if minute or hour > 12 else f"{hour} o'clock"
+    french = f"{hour} h {minute:02}" if minute else f"{hour} heure{'s' if hour > 1 else ''}"
+    if source == 1 and chooser.random() < 0.4:
+        french = f"{hour}{chooser.choice(['h', ':'])}{minute:02}" if minute else f"{hour} h"
+    return english, french
+
+
+def _number(chooser: random.Random, source: int) -> dict[str, Texts]:
+    number, order = str(chooser.randint(2, 99)), chooser.randint(2, 30)
+    ending = chooser.choice(["e", "e", "ème"]) if source == 1 else "e"
+    return {"number": (number, number), "ordinal": (f"{order}{_ending(order)}", f"{order}{ending}")}
+
+
+def _relative(chooser: random.Random) -> dict[str, Texts]:
+    english, french, my, your = chooser.choice(RELATIVES)
+    return {"relative": (english, french), "my": ("My", my), "your": ("your", your)}
+
+
+def _person(chooser: random.Random) -> dict[str, Texts]:
     english, french, to = chooser.choice(TITLES)
     surname = chooser.choice(SURNAMES) if chooser.random() < 0.5 else _made_up(chooser)
-    return [
-        {"person": f"{english} {surname}"},
-        {"person": f"{french} {surname}", "to_person": f"{to} {surname}"},
-    ]
+    return {
+        "person": (f"{english} {surname}", f"{french} {surname}"),
+        "to_person": ("", f"{to} {surname}"),
+    }
 
 
 def _made_up(chooser: random.Random) -> str:

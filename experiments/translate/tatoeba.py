@@ -14,7 +14,8 @@ are changed; everything comes from Tatoeba but the names, and the frames of `fra
 - Few have one to three words, and people greet first: these come several times. What stands before
   the first comma ("Yes", "Oui"), and phrases that a statistical aligner links, become pairs.
 - Few have more than twelve words: one in eight comes once more with another pair behind it.
-- Few have dates, prices, titles with surnames, or what somebody says: frames are filled with them.
+- Few have dates, prices, times, ages, titles with surnames, greetings of somebody, or what somebody
+  says: frames are filled with them.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ DATA = DataConfig(
 
 COPIES = {1: 36, 2: 12, 3: 5, 4: 2}  # how often a source of so many words comes
 JOINED, SAID = 8, 12  # one in so many
-FRAMED, CALENDAR_COPIES = 6000, 40
+FRAMED, CALENDAR_COPIES = 18000, 40
 RENAMED, RENUMBERED = 2, 5  # one in so many of those with a name; copies of those with a number
 NAME_PAIRS = 5  # pairs in which both sides write a word alike that makes it a name
 SEGMENT_PAIRS, SEGMENT_COPIES = 3, 24  # pairs that begin with the same two segments
@@ -182,6 +183,12 @@ def without_accents(text: str) -> str:
     return "".join(part for part in parts if not unicodedata.combining(part))
 
 
+def without_ne(text: str) -> str:
+    """French as it is spoken, without the "ne" of "ne … pas"."""
+    text = re.sub(r"\b([Jj]|[Cc])e n['’](\w+ pas)\b", r"\1'\2", text)
+    return re.sub(r"\b(?:ne |n['’])(\w+ pas)\b", r"\1", text)
+
+
 @dataclass
 class Typist:
     """Writes a source as people type it, and its translation as it should be then.
@@ -230,6 +237,8 @@ class Typist:
                 text = re.sub(r"\s+([?!:;])", r"\1", text)
             if chooser.random() < 0.03:
                 text = without_accents(text)
+            if chooser.random() < 0.1:
+                text = without_ne(text)
         return text
 
 
@@ -321,11 +330,16 @@ def to_learn_from(pairs: list[Texts], source: int) -> Iterator[Texts]:
     known = sorted(names)
     for texts in pairs:
         chooser = random.Random(hash_value("\t".join(texts), 1))
-        for _ in range(COPIES.get(len(texts[source].split()), 1)):
+        words = len(_WORD.findall(texts[source]))
+        for _ in range(COPIES.get(words, 1)):
             changed = texts
             if chooser.random() < 1 / RENAMED:
                 changed = renamed(texts, chooser, names, known)
             yield typist.typed(changed, chooser)
+            if chooser.randrange(SAID) == 0 and words <= 10:
+                quoted = said(changed, source, chooser)
+                if quoted is not None:
+                    yield typist.typed(quoted, chooser)
         for _ in range(RENUMBERED if re.search(r"\d", texts[0]) else 1):
             with_numbers = renumbered(texts, chooser)
             if with_numbers is not None:
@@ -333,13 +347,9 @@ def to_learn_from(pairs: list[Texts], source: int) -> Iterator[Texts]:
         if chooser.randrange(JOINED) == 0:
             after = [pairs[chooser.randrange(len(pairs))] for _ in range(chooser.choice([1, 1, 2]))]
             yield typist.typed(tuple(" ".join(side) for side in zip(texts, *after)), chooser)  # type: ignore[arg-type]
-        if chooser.randrange(SAID) == 0 and len(texts[source].split()) <= 10:
-            quoted = said(texts, source, chooser)
-            if quoted is not None:
-                yield typist.typed(quoted, chooser)
     chooser = random.Random(3)
     for _ in range(FRAMED):
-        yield typist.typed(framed(chooser), chooser)
+        yield typist.typed(framed(chooser, source, NAMES), chooser)
     for texts in [*calendar()] * CALENDAR_COPIES:
         yield typist.typed(as_typed(texts, chooser), chooser)
     for texts in segments(pairs):
