@@ -32,6 +32,8 @@ STUDIES = tuple(
     for path in sorted((HERE / "studies").glob("*.md"))
     if "```python" in path.read_text(encoding="utf-8")
 )
+#: Reports of collected corpora.
+REPORTS = ("heads_of_two_models",)
 #: What changes a page besides its own Markdown.
 SOURCES = ("src/regard/viewer", "src/regard/cli/packaged", "docs/gallery/make.py")
 
@@ -75,7 +77,7 @@ def stale(name: str) -> bool:
 
 
 def make(everything: bool) -> None:
-    for name in (*NAMES, *STUDIES):
+    for name in (*NAMES, *STUDIES, *REPORTS):
         if everything or stale(name):
             start = time.perf_counter()
             run(name, (HERE / name).parent)
