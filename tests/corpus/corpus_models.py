@@ -15,12 +15,13 @@ WORDS = 12
 class Reader(nn.Module):
     """Two layers of attention over tokens, with a padding mask; causal or not."""
 
-    def __init__(self, *, causal=False, heads=3, seed=0):
+    def __init__(self, *, causal=False, heads=3, seed=0, layer=None):
         super().__init__()
+        layer = layer or Layer
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             self.embedding = nn.Embedding(WORDS, 12)
-            self.layers = nn.ModuleList(Layer(heads, causal) for _ in range(2))
+            self.layers = nn.ModuleList(layer(heads, causal) for _ in range(2))
         self.double().eval()
 
     def forward(self, input_ids, attention_mask):
@@ -40,7 +41,7 @@ class Layer(nn.Module):
         nn.init.normal_(self.project.weight, std=0.6)
 
     def forward(self, hidden, real):
-        parts = self.project(hidden).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        parts = self.projected(hidden, real)
         length = hidden.shape[1]
         allowed = real[:, None, None].expand(-1, -1, length, -1)
         if self.causal:
@@ -48,6 +49,18 @@ class Layer(nn.Module):
         mixed = F.scaled_dot_product_attention(*parts, attn_mask=allowed)
         mixed = mixed.nan_to_num(0.0)  # rows of padding before the text
         return hidden + mixed.transpose(1, 2).flatten(2)
+
+    def projected(self, hidden, real):
+        """Queries, keys and values."""
+        return self.project(hidden).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+
+
+class Undefined(Layer):
+    """Rows of padding are not a number."""
+
+    def projected(self, hidden, real):
+        query, key, value = super().projected(hidden, real)
+        return torch.where(real[:, None, :, None], query, torch.nan), key, value
 
 
 def texts(number, seed=0, longest=17):

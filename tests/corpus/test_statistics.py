@@ -6,7 +6,7 @@ from dataclasses import is_dataclass, replace
 import corpus_loops as loops
 import pytest
 import torch
-from corpus_models import Reader, texts
+from corpus_models import Reader, Undefined, texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -299,6 +299,8 @@ def test_padding_on_the_left_counts_no_more(model):
         real = torch.arange(longest) >= longest - torch.tensor([[len(tokens)] for tokens in some])
         batches.append({"input_ids": ids, "attention_mask": real.long()})
     assert_alike(collected(model, batches), collected(model, TEXTS))
+    undefined = Reader(layer=Undefined)
+    assert_alike(collected(undefined, batches), collected(undefined, TEXTS))
 
 
 # -- what is refused

@@ -18,6 +18,7 @@ from regard.errors import RegardError
 from regard.heads.passes import run_on
 from regard.kernel.reduce import reduce
 from regard.kernel.reducers.base import Reducer
+from regard.recipe import Given, Recipe
 from regard.record import Record
 from regard.tracing import capture
 
@@ -87,20 +88,34 @@ class Observer:
         batch: Batch,
         asked: Mapping[str, Mapping[str, Reducer]],
     ) -> None:
-        questions, recipe = batch.questions, record.recipe
-        always = questions.reducers["sums"]
-        reducers = {id(each): each for own in asked.values() for each in own.values()}
-        reducers[id(always)] = always
-        answers = dict(zip(reducers, reduce(recipe, list(reducers.values()))))
-        asked_here = ((key, id(each)) for key, each in questions.reducers.items())
-        given_sums = {key: answers[each] for key, each in asked_here if each in answers}
-        sums = RowSums(recipe, questions, given_sums)
-        if not bool((sums.mass.isfinite() | ~batch.positions.rows[:, None]).all()):
+        answers, sums = _answers(record.recipe, batch, asked)
+        finite, rows = sums.mass.isfinite(), batch.positions.rows
+        if not bool((finite | ~rows[:, None]).all()):
             raise RegardError(f"{record.name}: its weights are not finite")
+        if not bool(finite.all()):  # of padding; it must not reach sums over rows
+            weights = record.recipe.detach().weights()
+            weights = torch.where(rows[:, None, :, None].to(weights.device), weights, 0.0)
+            answers, sums = _answers(Given(weights, None, record.kind), batch, asked)
         for name, parts in state.parts(record.name).items():
             own = {key: answers[id(each)] for key, each in asked[name].items()}
             attention = Attention(record, batch, own, sums.counted, sums)
             self.statistics[name].update(parts, attention)
+
+
+def _answers(
+    recipe: Recipe, batch: Batch, asked: Mapping[str, Mapping[str, Reducer]]
+) -> tuple[dict[int, Any], RowSums]:
+    """The answers to all statistics in one walk, by the identity of what was asked, and the sums
+    of rows that they are about."""
+    questions = batch.questions
+    always = questions.reducers["sums"]
+    reducers = {id(each): each for own in asked.values() for each in own.values()}
+    reducers[id(always)] = always
+    answers = dict(zip(reducers, reduce(recipe, list(reducers.values()))))
+    asked_here = ((key, id(each)) for key, each in questions.reducers.items())
+    return answers, RowSums(
+        recipe, questions, {key: answers[each] for key, each in asked_here if each in answers}
+    )
 
 
 def _left_out(record: Record, batch: Batch) -> str:

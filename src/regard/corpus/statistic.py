@@ -24,7 +24,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from jaxtyping import Bool
@@ -53,10 +52,10 @@ class Attention:
 
     row_sums: RowSums  #: made of those answers that are to `batch.questions.reducers`
 
-    @cached_property
+    @property
     def recipe(self) -> Recipe:
-        """What the weights are made from."""
-        return self.record.recipe
+        """What the weights are made from; those of padding are zeros where they were not finite."""
+        return self.row_sums.recipe
 
 
 class Statistic(ABC):
