@@ -4,6 +4,7 @@ import gzip
 import json
 import math
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from corpus_models import WORDS, Reader, texts
 from torch import nn
 
 import regard
-from regard.corpus import Corpus, Failure, Mean, Shares, Sharpness
+from regard.corpus import Corpus, Failure, Mean, Shares, Sharpness, Statistic, Total
 from regard.errors import RegardError
 
 TEXTS = texts(20)
@@ -143,6 +144,66 @@ def test_lines_that_fail_are_left_out(tmp_path):
     assert found.examples == 2 and [failure.document for failure in found.failures] == [1, 2]
     lines = (tmp_path / "run" / "failures.jsonl").read_text().splitlines()
     assert [json.loads(line)["document"] for line in lines] == [1, 2]
+
+
+def test_labels_that_fail_are_those_of_a_document():
+    def labels(batch):
+        if 3 in batch.numbers:
+            raise ValueError("no label")
+        return {"odd": batch.tokens % 2 == 1}
+
+    corpus = Corpus(TEXTS, labels=labels, batch_size=4, shard_size=8)
+    with pytest.raises(RegardError, match=r"^document 3: ValueError: no label$"):
+        regard.collect(Reader(), corpus, [Shares(["odd"])])
+    found = regard.collect(Reader(), corpus, [Shares(["odd"])], on_error="skip")
+    assert found.failures == [Failure(3, "ValueError: no label")] and found.examples == 19
+
+
+def test_documents_with_other_inputs_are_read_one_by_one():
+    def model(input_ids, attention_mask, position_ids=None):
+        return Reader()(input_ids, attention_mask)
+
+    documents = [{"input_ids": [1, 2], "position_ids": [0, 1]}, {"input_ids": [3]}]
+    with pytest.raises(RegardError, match=r"^documents 0, 1: it has no 'position_ids', which oth"):
+        collected(documents, model=model)
+    assert collected(documents, model=model, on_error="skip").tokens == 3
+
+
+class Width(Statistic):
+    """Has another size for each text, which is an error."""
+
+    def start(self):
+        return {"total": Total()}
+
+    def update(self, parts, attention):
+        parts["total"].add(torch.zeros(attention.record.shape.keys))
+
+
+def test_no_document_counts_by_half():
+    documents, statistics = [[1, 2, 3], POISON[:2], [4, 5]], [Sharpness(), Width()]
+    text = r"^layers.0: width: Total: \(\d,\), expected \(\d,\) as before"
+    with pytest.raises(RegardError, match=text):
+        collected(documents, statistics, on_error="skip")
+
+
+class Short(Reader):
+    """Has four positions."""
+
+    config = SimpleNamespace(max_position_embeddings=4)
+
+    def forward(self, input_ids, attention_mask):
+        if input_ids.shape[1] > 4:
+            raise IndexError("no such position")
+        return super().forward(input_ids, attention_mask)
+
+
+def test_a_document_longer_than_the_model_is_told_so():
+    with pytest.raises(
+        RegardError,
+        match=r"^document 1: it has 5 tokens, and the model 4 positions: Corpus\(..., "
+        r"max_length=4\) cuts it \(IndexError: no such position\)",
+    ):
+        collected([[1, 2], [1, 2, 3, 4, 5]], model=Short())
 
 
 def test_where_nothing_works_there_is_an_error():

@@ -40,7 +40,6 @@ class Batch:
     texts: Sequence[str | None] = ()
     spelled: Callable[[list[int]], list[str]] | None = None  #: tokens of numbers, as strings
     n_cut: int = 0  #: how many examples were longer, and were cut
-    documents: Sequence[Any] = ()  #: what the examples were made of; they may be read one by one
 
     def __post_init__(self) -> None:
         if self.real.dim() != 2 or self.real.dtype != torch.bool:

@@ -52,6 +52,8 @@ class Document:
 
     def row(self, name: str, length: int, padding: int) -> list[int]:
         """One of its inputs, padded on the right."""
+        if name not in self.inputs:
+            raise RegardError(f"it has no {name!r}, which others have that are read with it")
         row = self.inputs[name]
         return [*row, *[padding] * (length - len(row))]
 
@@ -119,7 +121,7 @@ class Corpus:
     def __iter__(self) -> Iterator[Batch]:
         """All batches, one after the other."""
         for shard in self.shards():
-            yield from self.batches(shard)
+            yield from map(self.batch, self.groups(shard))
 
     def shards(self) -> Iterator[Shard]:
         """All shards. Documents are read as they come, and not kept."""
@@ -137,13 +139,16 @@ class Corpus:
             yield Shard(number, first, size, some, digest_of(some))
             first += size
 
-    def batches(self, shard: Shard, on_failure: OnFailure = None) -> Iterator[Batch]:
-        """The batches of a shard.
+    def groups(
+        self, shard: Shard, on_failure: OnFailure = None
+    ) -> Iterator[Batch | list[Document]]:
+        """What becomes the batches of a shard: documents to read together, or a batch that was
+        given.
 
         Args:
             shard: from `shards`.
-            on_failure: told of documents that cannot become part of a batch; None raises an error
-                that names the document.
+            on_failure: told of documents that the model cannot read; None raises an error that
+                names the document.
         """
         documents: list[Document] = []
         encodings = self._encodings(shard)
@@ -151,13 +156,17 @@ class Corpus:
         for item in shard.documents:
             with naming(range(number, number + _size(item)), on_failure):
                 if _is_batch(item):
-                    yield self._labelled(_numbered(item, number))
+                    yield _numbered(item, number)
                 else:
                     documents.append(self._document(number, item, encodings.get(number)))
             number += _size(item)
         documents.sort(key=lambda document: (len(document), document.number))
         for start in range(0, len(documents), self.batch_size):
-            yield self.joined(documents[start : start + self.batch_size])
+            yield documents[start : start + self.batch_size]
+
+    def batch(self, group: Batch | Sequence[Document]) -> Batch:
+        """The batch that a group becomes, with what a tokenizer and the caller know of it."""
+        return self._labelled(group if isinstance(group, Batch) else self.joined(group))
 
     def joined(self, documents: Sequence[Document]) -> Batch:
         """One batch of documents, padded on the right."""
@@ -168,16 +177,13 @@ class Corpus:
         for name in sorted(names):
             rows = [document.row(name, longest, padding.get(name, 0)) for document in documents]
             inputs[name] = torch.tensor(rows)
-        return self._labelled(
-            Batch(
-                inputs,
-                real=inputs["attention_mask"] > 0,
-                tokens=inputs["input_ids"],
-                numbers=[document.number for document in documents],
-                texts=[document.text for document in documents],
-                n_cut=sum(document.cut for document in documents),
-                documents=documents,
-            )
+        return Batch(
+            inputs,
+            real=inputs["attention_mask"] > 0,
+            tokens=inputs["input_ids"],
+            numbers=[document.number for document in documents],
+            texts=[document.text for document in documents],
+            n_cut=sum(document.cut for document in documents),
         )
 
     # -- documents

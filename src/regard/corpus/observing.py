@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch.utils._pytree import tree_map_only
 
 from regard.aggregate.statistics.head_sums import RowSums
 from regard.corpus.batch import Batch
-from regard.corpus.corpus import Corpus, OnFailure, Shard, naming
+from regard.corpus.corpus import Corpus, Document, OnFailure, Shard, naming
 from regard.corpus.state import State
 from regard.corpus.statistic import Attention, Statistic
 from regard.errors import RegardError
@@ -42,25 +43,36 @@ class Observer:
         an error that names it."""
         state = State(self.statistics)
         on_failure: OnFailure = state.failures.append if skip else None
-        for batch in corpus.batches(shard, on_failure):
+        for group in corpus.groups(shard, on_failure):
             try:
-                added = self.batch(batch)
+                added = self.batch(corpus.batch(group))
             except Exception as error:
-                self._one_by_one(state, corpus, batch, error, on_failure)
+                self._one_by_one(state, corpus, group, error, on_failure)
             else:
                 state.merge(added)
         state.failures.sort()
         return state
 
     def _one_by_one(
-        self, state: State, corpus: Corpus, batch: Batch, error: Exception, on_failure: OnFailure
+        self,
+        state: State,
+        corpus: Corpus,
+        group: Batch | Sequence[Document],
+        error: Exception,
+        on_failure: OnFailure,
     ) -> None:
-        """Add a batch that failed document by document, to find which of them is the cause."""
-        for document in batch.documents:
+        """Add a group that failed document by document, to find which of them is the cause."""
+        documents = [] if isinstance(group, Batch) else group
+        for document in documents:
+            added = State(self.statistics)
             with naming([document.number], on_failure):
-                state.merge(self.batch(corpus.joined([document])))
-        if not batch.documents or on_failure is None:  # the batch was given, or none fails alone
-            with naming(batch.numbers, on_failure):
+                added = self.batch(corpus.batch([document]))
+            state.merge(added)
+        if isinstance(group, Batch):
+            with naming(group.numbers, on_failure):
+                raise error
+        if on_failure is None:  # none fails alone
+            with naming([document.number for document in group], None):
                 raise error
 
     def batch(self, batch: Batch) -> State:
@@ -70,7 +82,7 @@ class Observer:
         inputs = dict(batch.inputs) if isinstance(batch.inputs, Mapping) else batch.inputs
         inputs = tree_map_only(Tensor, lambda tensor: tensor.to(device), inputs)
         with torch.inference_mode():
-            with capture(self.model, where=self.where) as trace:
+            with _told_of_length(self.model, batch), capture(self.model, where=self.where) as trace:
                 run_on(self.model, inputs)
             asked = {name: each.asks(batch) for name, each in self.statistics.items()}
             for record in trace:
@@ -100,6 +112,22 @@ class Observer:
             own = {key: answers[id(each)] for key, each in asked[name].items()}
             attention = Attention(record, batch, own, sums.counted, sums)
             self.statistics[name].update(parts, attention)
+
+
+@contextmanager
+def _told_of_length(model: Model, batch: Batch) -> Iterator[None]:
+    """Where a model fails on more positions than it has, the error says so."""
+    try:
+        yield
+    except Exception as error:
+        longest = int(batch.real.sum(1).max())
+        most = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+        if not isinstance(most, int) or longest <= most:
+            raise
+        raise RegardError(
+            f"it has {longest} tokens, and the model {most} positions: Corpus(..., "
+            f"max_length={most}) cuts it ({type(error).__name__}: {error})"
+        ) from error
 
 
 def _answers(

@@ -55,7 +55,7 @@ class RunFolder:
                     f"{self.path} has no run, but {', '.join(sorted(strange)[:3])}; choose an "
                     "empty folder, or a new one"
                 )
-        make_folder(self.shards)
+        make_folder(self.path)
         self._write(settings, {})
 
     def check(self, settings: Mapping[str, Any]) -> None:
