@@ -93,6 +93,45 @@ def test_damaged_files_are_noticed(folder):
         run(folder, resume=True)
 
 
+def test_a_shard_that_was_cut_is_named_with_what_to_do(folder):
+    before = load(folder).state
+    path = folder / "shards" / "1.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    text = r"1.safetensors is not a safetensors file.*; if you delete it, resume=True collects its"
+    with pytest.raises(RegardError, match=text):
+        run(folder, resume=True)
+    path.unlink()
+    (folder / "shards" / "copy of 2.safetensors").write_bytes(b"")  # none of ours
+    assert run(folder, resume=True).state.equals(before)
+
+
+def test_a_run_that_has_no_shard_yet_continues(folder):
+    before = load(folder).state
+    for path in [*folder.glob("shards/*"), folder / "results.safetensors"]:
+        path.unlink()
+    (folder / "shards").rmdir()
+    (folder / "failures.jsonl").unlink()
+    assert load(folder).examples == 0
+    assert run(folder, resume=True).state.equals(before)
+
+
+def test_weights_behind_a_function_must_be_the_same(tmp_path):
+    run(tmp_path, lambda: Reader())
+    before = load(tmp_path).state
+    assert before.weights
+    (tmp_path / "shards" / "2.safetensors").unlink()
+    text = rf"was collected with other weights of the model, whose digest is '{before.weights}'; th"
+    with pytest.raises(RegardError, match=text):
+        run(tmp_path, lambda: Reader(seed=5), resume=True)
+    assert run(tmp_path, lambda: Reader(), resume=True).state.equals(before)
+
+
+def test_weights_behind_a_method_must_be_the_same(tmp_path):
+    run(tmp_path, Reader().forward)
+    with pytest.raises(RegardError, match=r"was collected with model.digest='\w+', this run has"):
+        run(tmp_path, Reader(seed=5).forward, resume=True)
+
+
 def collected_again(folder, model=None, documents=None, statistics=None, **options):
     options = {"batch_size": 4, "shard_size": 10} | options
     corpus = Corpus(documents or documents_of_a_run(), **options)
@@ -167,3 +206,11 @@ def test_settings_of_statistics_are_loaded(tmp_path):
     regard.collect(Reader(), texts(5), [Sharpness(bins=7)], out=tmp_path / "run")
     again = load(tmp_path / "run")
     assert again["sharpness"]["layers.1"].entropies.counts.shape == (3, 7)
+    with pytest.raises(
+        RegardError,
+        match=r"'sharpness' was collected as Sharpness\(bins=7\), the one that was passed is "
+        r"Sharpness\(bins=8\)",
+    ):
+        load(tmp_path / "run", [Sharpness(bins=8)])
+    with pytest.raises(RegardError, match=r"run has no 'figures', there are sharpness"):
+        load(tmp_path / "run", [Figures()])

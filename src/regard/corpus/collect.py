@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,15 +10,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from regard.corpus import statistics as families
 from regard.corpus.collection import Collection
 from regard.corpus.corpus import Corpus
 from regard.corpus.engines import Local, RayOptions, engine_of
 from regard.corpus.engines.base import Task, why_nothing
-from regard.corpus.observing import Model
+from regard.corpus.observing import Model, weights_digest
 from regard.corpus.run_folder import RunFolder
 from regard.corpus.state import State
 from regard.corpus.statistic import Statistic, settings_of
@@ -145,9 +143,20 @@ def load(out: str | Path, statistics: Statistics = ()) -> Collection:
             f"{folder.path} has no {folder.manifest.name}: nothing was collected there"
         )
     own = _named(statistics)
+    collected = folder.settings()["statistics"]
+    for name, about in json.loads(json.dumps(_statistic_settings(own))).items():
+        if name not in collected:
+            raise RegardError(
+                f"load: {folder.path} has no {name!r}, there are {', '.join(collected)}"
+            )
+        if about != collected[name]:
+            raise RegardError(
+                f"load: {name!r} was collected as {_brief(collected[name])}, the one that was "
+                f"passed is {_brief(about)}"
+            )
     named = {
         name: own[name] if name in own else _loaded(name, **about)
-        for name, about in folder.settings()["statistics"].items()
+        for name, about in collected.items()
     }
     state = folder.result(named)
     if state is not None:
@@ -219,38 +228,40 @@ def _settings(
     return {
         "model": _described(model),
         "corpus": corpus.settings,
-        "statistics": {
-            name: {
-                "class": type(each).__name__,
-                "settings": {key: _described(value) for key, value in settings_of(each).items()},
-            }
-            for name, each in statistics.items()
-        },
+        "statistics": _statistic_settings(statistics),
         "where": _described(where),
         "on_error": on_error,
     }
+
+
+def _statistic_settings(statistics: Mapping[str, Statistic]) -> dict[str, Any]:
+    return {
+        name: {
+            "class": type(each).__name__,
+            "settings": {key: _described(value) for key, value in settings_of(each).items()},
+        }
+        for name, each in statistics.items()
+    }
+
+
+def _brief(about: Mapping[str, Any]) -> str:
+    """The settings of a statistic as it is written in Python."""
+    settings = (f"{name}={value!r}" for name, value in about["settings"].items())
+    return f"{about['class']}({', '.join(settings)})"
 
 
 def _described(value: Any) -> Any:
     """A setting as JSON writes it: a model by class and a digest of its parameters, others that
     JSON does not know by their text."""
     if isinstance(value, nn.Module):
-        return {"class": type(value).__name__, "digest": _digest(value)}
+        return {"class": type(value).__name__, "digest": weights_digest(value)}
     if inspect.isroutine(value):
-        return {"function": value.__qualname__}
+        owner = getattr(value, "__self__", None)
+        return {"function": value.__qualname__} | (
+            {"digest": weights_digest(owner)} if isinstance(owner, nn.Module) else {}
+        )
     try:
         json.dumps(value)
     except TypeError:
         return {"text": repr(value)}
     return value
-
-
-def _digest(model: nn.Module) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    for name, tensor in model.state_dict().items():
-        digest.update(name.encode())
-        if isinstance(tensor, Tensor):
-            digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-            flat = tensor.detach().cpu().contiguous().reshape(-1)
-            digest.update(flat.view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()

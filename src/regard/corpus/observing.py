@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -33,15 +34,19 @@ class Observer:
         model: the model, or a function that runs it.
         statistics: by name.
         where: which attentions, as for `capture`.
+        weights: digest of the model's weights, which what is collected is to have.
     """
 
-    def __init__(self, model: Model, statistics: Mapping[str, Statistic], where: Any) -> None:
+    def __init__(
+        self, model: Model, statistics: Mapping[str, Statistic], where: Any, weights: str = ""
+    ) -> None:
         self.model, self.statistics, self.where = model, statistics, where
+        self.weights = weights
 
     def shard(self, corpus: Corpus, shard: Shard, skip: bool) -> State:
         """What a shard adds. Documents that fail are left out where `skip`, else the first one is
         an error that names it."""
-        state = State(self.statistics)
+        state = State(self.statistics, weights=self.weights)
         on_failure: OnFailure = state.failures.append if skip else None
         for group in corpus.groups(shard, on_failure):
             try:
@@ -168,3 +173,15 @@ def _device(model: Model) -> torch.device:
     parameters = owner.parameters() if isinstance(owner, nn.Module) else iter(())
     first = next(iter(parameters), None)
     return torch.device("cpu") if first is None else first.device
+
+
+def weights_digest(model: nn.Module) -> str:
+    """A checksum of the parameters and buffers of a model."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in model.state_dict().items():
+        digest.update(name.encode())
+        if isinstance(tensor, Tensor):
+            digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+            flat = tensor.detach().cpu().contiguous().reshape(-1)
+            digest.update(flat.view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

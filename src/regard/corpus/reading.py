@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import itertools
 import json
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,10 +116,13 @@ class Source:
     def _lines(self, path: Path, json_lines: bool) -> Iterator[Any]:
         """Lines that are not blank."""
         opened = gzip.open if path.suffix == ".gz" else open
-        with reading(path), opened(path, "rb") as file:
-            for line in file:
-                if line.strip():
-                    yield _parsed(line, json_lines)
+        try:
+            with reading(path), opened(path, "rb") as file:
+                for line in file:
+                    if line.strip():
+                        yield _parsed(line, json_lines)
+        except (EOFError, zlib.error) as error:  # of a compressed file that is cut or damaged
+            raise RegardError(f"{path} cannot be read: {error}") from error
 
     def _rows(self, path: Path) -> Iterator[Any]:
         try:

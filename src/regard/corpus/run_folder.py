@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from regard.corpus.corpus import Shard
 from regard.corpus.state import State
 from regard.corpus.statistic import Statistic
@@ -84,7 +86,7 @@ class RunFolder:
         path = self.shard(shard.number)
         if not path.exists():
             return False
-        before = _SHARD.header(path)
+        before, _ = self._read_shard(path)
         if before["digest"] != shard.digest:
             raise RegardError(
                 f"{path} was collected from other documents: {before['first']} to "
@@ -93,19 +95,43 @@ class RunFolder:
         return True
 
     def save(self, shard: Shard, state: State) -> None:
-        """Write what a shard adds."""
+        """Write what a shard adds; an error if others were collected with other weights."""
+        for number in self.numbers()[:1]:
+            self._check_weights(_SHARD.header(self.shard(number)), state.weights)
         about = {"first": shard.first, "size": shard.size, "digest": shard.digest}
         _SHARD.write(self.shard(shard.number), state.tensors(), state.header() | about)
 
     def numbers(self) -> list[int]:
         """The shards that are done."""
-        return sorted(int(path.stem) for path in self.shards.glob("*.safetensors"))
+        stems = [path.stem for path in self.shards.glob("*.safetensors")]
+        return sorted(int(stem) for stem in stems if stem.isdecimal())
 
     def states(self, statistics: Mapping[str, Statistic]) -> Iterator[State]:
         """What each shard added, in their order, so that sums are the same to the last bit."""
+        weights = None
         for number in self.numbers():
-            header, tensors = _SHARD.read(self.shard(number))
-            yield State.of(statistics, header, tensors)
+            header, tensors = self._read_shard(self.shard(number))
+            state = State.of(statistics, header, tensors)
+            weights = state.weights if weights is None else weights
+            self._check_weights(header, weights)
+            yield state
+
+    def _read_shard(self, path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        try:
+            return _SHARD.read(path)
+        except RegardError as error:
+            raise RegardError(
+                f"{error}; if you delete it, resume=True collects its documents again"
+            ) from error
+
+    def _check_weights(self, header: Mapping[str, Any], weights: str) -> None:
+        """Refuse shards of models that a function loaded with different weights."""
+        before = header.get("weights", "")
+        if before != weights:
+            raise RegardError(
+                f"{self.path} was collected with other weights of the model, whose digest is "
+                f"{before!r}; those that were loaded now have {weights!r}: choose another folder"
+            )
 
     def check_end(self, n_shards: int) -> None:
         """Refuse shards beyond the end of the corpus."""

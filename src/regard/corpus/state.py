@@ -26,6 +26,7 @@ class State:
     cut: int = 0  #: how many examples were longer than `max_length`
     failures: list[Failure] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)  #: attentions, and why
+    weights: str = ""  #: digest of those of a model that a function loaded
 
     def parts(self, site: str) -> dict[str, Parts]:
         """The parts of an attention, by statistic."""
@@ -48,6 +49,7 @@ class State:
         self.cut += other.cut
         self.failures += other.failures
         self.left_out |= other.left_out
+        self.weights = other.weights or self.weights
 
     # -- as it is saved
 
@@ -70,6 +72,7 @@ class State:
             "cut": self.cut,
             "failures": [list(failure) for failure in self.failures],
             "left_out": self.left_out,
+            "weights": self.weights,
         }
 
     @classmethod
@@ -87,6 +90,7 @@ class State:
             cut=header["cut"],
             failures=[Failure(*failure) for failure in header["failures"]],
             left_out=dict(header["left_out"]),
+            weights=header.get("weights", ""),
         )
         for number, site in enumerate(header["sites"]):
             for name, parts in state.parts(site).items():

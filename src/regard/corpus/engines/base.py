@@ -14,7 +14,7 @@ from torch import nn
 
 from regard.anatomy.modes import evaluation_mode
 from regard.corpus.corpus import Corpus, Shard
-from regard.corpus.observing import Model, Observer
+from regard.corpus.observing import Model, Observer, weights_digest
 from regard.corpus.run_folder import RunFolder
 from regard.corpus.state import State
 from regard.corpus.statistic import Statistic
@@ -34,8 +34,11 @@ class Task:
     @contextmanager
     def observing(self) -> Iterator[Callable[[Shard], State]]:
         """A function that gives what a shard adds; the model is in eval mode meanwhile."""
-        model = self.model() if is_loader(self.model) else self.model
-        observer = Observer(model, self.statistics, self.where)
+        model, weights = self.model, ""
+        if is_loader(model):  # its name is all that the manifest knows
+            model = model()
+            weights = weights_digest(model) if isinstance(model, nn.Module) else ""
+        observer = Observer(model, self.statistics, self.where, weights)
         with evaluation_mode(model):
             yield partial(self._observed, observer)
 
