@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import re
 import threading
@@ -492,3 +493,31 @@ def test_values_and_masks_at_a_fused_operator() -> None:
         v[:, :, 0] = 0
         truth = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     torch.testing.assert_close(output, model.out(truth.transpose(1, 2).flatten(2)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        forbid(keys=0),
+        silence(heads=0),
+        multiply(0.5, keys=[1], renormalise=False),
+        replace("uniform", heads=1),
+    ],
+    ids=str,
+)
+def test_weights_that_a_module_returns(change: Change) -> None:
+    """torch's fast path, its slow one (with gradients), and both under capture return the same."""
+    model = nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    x = torch.randn(1, 4, 8)
+    results = []
+    for gradients in (False, True):
+        for captured in (True, False):
+            with contextlib.ExitStack() as contexts:
+                contexts.enter_context(torch.set_grad_enabled(gradients))
+                contexts.enter_context(regard.edit(model, change))
+                trace = contexts.enter_context(regard.capture(model)) if captured else None
+                results.append(model(x, x, x, average_attn_weights=False))
+            if trace is not None:
+                assert torch.equal(trace[0].weights(), results[-1][1])
+    for result in results[1:]:
+        torch.testing.assert_close(result, results[0])

@@ -36,11 +36,13 @@ class Planner(Protocol):
         like: Tensor,
         mask: Callable[[], Tensor | None] = lambda: None,
         gathered: bool = False,
+        visible: bool = False,
     ) -> Plan | None:
         """The changes at an attention of this shape, with the dtype and device of `like`; None if
         there are none.
 
-        `mask` gives a boolean or additive mask, or masked scores, of four axes.
+        `mask` gives a boolean or additive mask, or masked scores, of four axes; `visible` tells
+        that the model is given the weights, so that they show all factors.
         """
 
     def refuse(self, reason: str) -> None:
@@ -163,10 +165,11 @@ def own_attention(arguments: Arguments, planner: Planner, whole_weights: bool) -
 def native_attention(arguments: Arguments, planner: Planner, whole_weights: bool) -> Any:
     """torch's native multi-head attention, which projects and attends."""
     recipe = _projected("_native_multi_head_attention", arguments)
-    plan = planner.plan(recipe.shape, recipe.input)
+    need_weights = arguments.get("need_weights", True)
+    plan = planner.plan(recipe.shape, recipe.input, visible=need_weights)
     if plan is None:
         return None
-    if arguments.get("need_weights", True):
+    if need_weights:
         dot = recipe.plain()
         weights = plan.softmax(dot.scores(whole(dot.shape.queries, dot.shape.keys)))
         assert recipe.value is not None

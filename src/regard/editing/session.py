@@ -289,6 +289,7 @@ class _Planner:
         like: Tensor,
         mask: Callable[[], Tensor | None] = lambda: None,
         gathered: bool = False,
+        visible: bool = False,
     ) -> Plan | None:
         if 0 in shape:
             return None
@@ -324,7 +325,7 @@ class _Planner:
                 session.touched[Touch(number, site.base)] += 1
         if plan is None:
             return None
-        if is_captured():
+        if visible or is_captured():
             plan.spell_out()
         else:
             plan.simplify()

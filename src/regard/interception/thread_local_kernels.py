@@ -85,6 +85,7 @@ class _ThreadState(threading.local):
     reports = 0  # how many operators were reported
     interceptor: Interceptor | None = None
     changes = 0  # how many operators an interceptor changed
+    intercepting = False  # whether an interceptor runs
 
     @property
     def needs_key(self) -> bool:
@@ -142,6 +143,11 @@ def note_change() -> None:
 def changes() -> int:
     """How many operators of this thread interceptors changed so far."""
     return _here.changes
+
+
+def intercepting() -> bool:
+    """Whether this thread runs what an interceptor puts in place of an operator."""
+    return _here.intercepting
 
 
 @contextmanager
@@ -221,9 +227,11 @@ def _intercept(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
     interceptor = _exchange(None)
     assert interceptor is not None
     _include(_KEY, bool(_here.listeners))
+    _here.intercepting = True  # none is on meanwhile, so this is the outermost
     try:
         return interceptor(operator, args, kwargs)
     finally:
+        _here.intercepting = False
         _exchange(interceptor)
         _include(_KEY, True)
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from regard.errors import UnavailableError
-from regard.interception import OPERATORS, Block, pass_signals_on
+from regard.interception import OPERATORS, Block, intercepting, pass_signals_on
 from regard.kernel.attend import run
 from regard.recipe import Dot, Edges, Given, Projected, Recipe, Recurrent, tensors
 from regard.record import Note, OtherSoftmax, Record, Site, Trace
@@ -521,7 +521,8 @@ class Collector:
             self._unlearnable()  # not the result of one operator
         own = weights is None and candidate.segments is None and contraction.mark.kind != "signed"
         model = self.module_paths.model
-        softmax_axes.learn(model, call_site, candidate, roles, layout, own)
+        if not intercepting():  # an edit's own softmax in place of a fused operator
+            softmax_axes.learn(model, call_site, candidate, roles, layout, own)
         kind: Any = contraction.mark.kind or candidate.kind
         if kind == "distribution" and layout.shape.keys < candidate.shape[candidate.key]:
             kind = "partial"  # a sink beside the keys
