@@ -32,6 +32,19 @@ def test_cross_attention_has_no_positions():
         head_statistics(weights, cross=False)
 
 
+def test_a_sink_of_cross_attention_is_set_aside():
+    weights = softmaxed(0, 1, 2, 7, 5)
+    weights[..., 0] += 9  # of 10
+    weights /= weights.sum(-1, keepdim=True)
+    (statistics,) = head_statistics(weights)
+    received = weights[..., 1:].sum((0, 2))
+    assert bool((statistics.aside > 0.85).all())
+    torch.testing.assert_close(
+        statistics.rest["peak"], received.amax(-1) / received.sum(-1), check_dtype=False
+    )
+    assert bool(statistics.rest["previous"].isnan().all())
+
+
 def test_words_tell_special_tokens():
     special = ["[CLS]", "[SEP]", "<s>", "</s>", "<pad>", "<|endoftext|>", "<|im_start|>", "[PAD]"]
     special += ["<bos>", "<｜begin▁of▁sentence｜>", "<start_of_turn>"]

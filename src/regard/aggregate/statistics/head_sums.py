@@ -111,7 +111,8 @@ class RowSums:
         evenly = mass.square() / whole.shape.keys  # the least that squares can be
         answers["squares"] = answers["squares"].maximum(evenly)
         rest = cls(whole.recipe, whole.questions, answers, keys)
-        rest.looks_ahead = whole.looks_ahead
+        if whole.ordered:
+            rest.looks_ahead = whole.looks_ahead
         return rest
 
     def columns(self, keys: Keys) -> Iterator[tuple[Bool[Tensor, "batch head column"], Tensor]]:
