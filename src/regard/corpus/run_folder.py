@@ -99,6 +99,7 @@ class RunFolder:
         for number in self.numbers()[:1]:
             self._check_weights(_SHARD.header(self.shard(number)), state.weights)
         about = {"first": shard.first, "size": shard.size, "digest": shard.digest}
+        about["weights"] = state.weights
         _SHARD.write(self.shard(shard.number), state.tensors(), state.header() | about)
 
     def numbers(self) -> list[int]:

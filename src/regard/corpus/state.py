@@ -72,7 +72,6 @@ class State:
             "cut": self.cut,
             "failures": [list(failure) for failure in self.failures],
             "left_out": self.left_out,
-            "weights": self.weights,
         }
 
     @classmethod

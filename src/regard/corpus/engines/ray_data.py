@@ -191,7 +191,7 @@ class Worker:
                     "the same each time that it is read, and on each machine"
                 )
             state = self.observed(shard)
-        return pickle.dumps((state.header(), state.tensors()))
+        return pickle.dumps((state.header() | {"weights": state.weights}, state.tensors()))
 
     @contextmanager
     def _told(self) -> Iterator[None]:
