@@ -105,6 +105,18 @@ def test_settings_statistics_of_ones_own_and_json(folder, monkeypatch, capsys):
     torch.testing.assert_close(found["first"][site].mean, 2 * entropy)
 
 
+def test_a_run_with_statistics_of_ones_own_has_a_report(folder, monkeypatch, capsys):
+    own = ["--set", 'statistics.words={class="own_reader:First", scale=2.0}']
+    own += ["--set", 'statistics.histogram="regard:Histogram"']
+    code, said = run(monkeypatch, capsys, "run.toml", *own)
+    assert code == 0, said
+    monkeypatch.setattr(sys, "argv", ["regard", "report", "runs/run", "-o", "page.html"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code, capsys.readouterr()
+    assert (folder / "page.html").exists()
+
+
 def test_a_run_continues(folder, monkeypatch, capsys):
     run(monkeypatch, capsys, "run.toml")
     code, said = run(monkeypatch, capsys, "run.toml")

@@ -146,6 +146,13 @@ def test_lines_that_fail_are_left_out(tmp_path):
     assert [json.loads(line)["document"] for line in lines] == [1, 2]
 
 
+def test_a_table_as_text_is_refused(tmp_path):
+    with pytest.raises(
+        RegardError, match=r"a.csv is a table, expected lines \(.txt\), .jsonl or .parquet; its te"
+    ):
+        collected(tmp_path / "a.csv")
+
+
 def test_a_compressed_file_that_was_cut_is_named(tmp_path):
     path = jsonl(tmp_path / "a.jsonl.gz", [{"input_ids": t} for t in TEXTS])
     path.write_bytes(path.read_bytes()[:-9])

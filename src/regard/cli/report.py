@@ -11,12 +11,14 @@ from rich.console import Console
 from rich.text import Text
 
 from regard.cli.collect import CONFIG
+from regard.cli.collect_config import statistic_of
 from regard.cli.corpus_models import corpus_model
 from regard.cli.models import is_function
 from regard.cli.packaged import quietly
-from regard.corpus import load
+from regard.corpus import Statistic, load
 from regard.corpus.run_folder import RunFolder
 from regard.errors import RegardError
+from regard.kernel.reducers.base import Reducer
 from regard.tables import read_toml
 from regard.viewer.corpus_report import CorpusRun, corpus_report
 from regard.viewer.document import checked_page_path
@@ -71,7 +73,7 @@ def _run(path: Path, model: str | None, folders: list[Path]) -> CorpusRun:
     """A run, with its model where there is one."""
     alike = len({folder.name for folder in folders}) < len(folders)
     name = str(path) if alike else path.resolve().name
-    collection = load(path)
+    collection = load(path, _own_statistics(path))
     settings = RunFolder(path).settings()
     if model is None:
         known = _collected_model(path)
@@ -81,6 +83,19 @@ def _run(path: Path, model: str | None, folders: list[Path]) -> CorpusRun:
         loaded = corpus_model(model)
     attention = loaded.attention_of(settings["corpus"])
     return CorpusRun(collection, name, loaded.title, loaded.look, attention)
+
+
+def _own_statistics(path: Path) -> dict[str, Statistic | Reducer]:
+    """Statistics of the user's, by the classes that `regard collect` was given."""
+    config = path / CONFIG
+    if not config.exists():
+        return {}
+    settings = read_toml(config).get("statistics", {})
+    return {
+        name: statistic_of(name, about)
+        for name, about in settings.items()
+        if isinstance(about, str) or "class" in about
+    }
 
 
 def _collected_model(path: Path) -> str:

@@ -168,15 +168,16 @@ def load(out: str | Path, statistics: Statistics = ()) -> Collection:
 
 
 def _loaded(name: str, **about: Any) -> Statistic:
-    """A statistic of the library from what the manifest says of it."""
+    """A statistic of the library from what the manifest says of it: enough to read what it added
+    up, where models and reducers among its settings are not needed."""
     kind = getattr(families, about["class"], None)
-    settings = about["settings"]
-    if kind is None or any(isinstance(value, Mapping) for value in settings.values()):
+    if kind is None:
         raise RegardError(
             f"load: {name!r} is a {about['class']}, which a file cannot make; pass it, as "
             f"load(out, {{{name!r}: {about['class']}(...)}})"
         )
-    statistic: Statistic = kind(**settings)
+    statistic: Statistic = kind.__new__(kind)
+    vars(statistic).update(about["settings"])
     return statistic
 
 

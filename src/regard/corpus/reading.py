@@ -68,6 +68,11 @@ class Source:
         kind = suffixes[-1] if suffixes else ""
         if kind == ".parquet":
             return self._rows(path)
+        if kind in (".csv", ".tsv"):
+            raise RegardError(
+                f"{path} is a table, expected lines (.txt), .jsonl or .parquet; its texts may "
+                f"be a list, as pandas.read_csv(path)[{self.column!r}].tolist()"
+            )
         return self._lines(path, json_lines=kind in (".jsonl", ".ndjson", ".json"))
 
     @property
