@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 import regard
 from regard.cli.packaged import minilm
-from regard.corpus import Corpus, Figures, Sharpness, StrongestPairs
+from regard.corpus import Agreement, Corpus, Figures, Sharpness, StrongestPairs
 from regard.viewer.corpus_report import CorpusRun
 
 TEXTS = [
@@ -42,6 +42,16 @@ def run(second=False):
     """A run without its model."""
     name = "second" if second else "first"
     return CorpusRun(sentences(second), name, "MiniLM", "minilm")
+
+
+def unseen_run():
+    """A run with statistics that the page has no picture for."""
+    model = minilm()
+    statistics = [Sharpness(), Agreement(), regard.Histogram(bins=4)]
+    collection = regard.collect(
+        model.model, TEXTS[:3], statistics, tokenizer=model.tokenizer, show_progress=False
+    )
+    return CorpusRun(collection, "unseen")
 
 
 @functools.cache

@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from corpus_runs import TEXTS, many_heads, run, sentences
+from corpus_runs import TEXTS, many_heads, run, sentences, unseen_run
 from looking import agrees
 from playwright.sync_api import expect
 from test_browser_access import faults
@@ -15,6 +15,12 @@ from regard.viewer.corpus_report import CorpusRun, corpus_report
 
 LOOK = "encoder.layer.{}.attention.self"
 SHOWN = "document.querySelector('[data-testid=head-panel]').dataset.head === '{}'"
+# Where a scrolled document would show nothing, and what a scroller hides to the right.
+ROOMS = """() => ({
+  below: document.documentElement.scrollHeight - document.documentElement.clientHeight,
+  hidden: Math.max(...[...document.querySelectorAll(".number-scroller")]
+    .map((each) => each.scrollWidth - each.clientWidth)),
+})"""
 WIDTHS = "() => [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
 
 
@@ -184,6 +190,27 @@ class TestHead:
         assert command == (
             f"regard look '{quoted}' --model minilm --layer 1 --head 8 --html look.html"
         )
+
+
+class TestRoom:
+    @pytest.mark.parametrize("size", [(1440, 900), (1024, 768), (390, 844)])
+    def test_the_document_ends_with_the_screen(self, pair, size):
+        """Panes scroll inside it: a longer document shows an empty ground below them."""
+        width, height = size
+        for fragment in ("run=0", "run=0&by=figures.entropy&order=largest"):
+            looking = pair(fragment, width=width, height=height)
+            assert looking.page.evaluate(ROOMS)["below"] == 0
+
+    @pytest.mark.parametrize("fragment", ["", "run=0"], ids=["difference", "run"])
+    @pytest.mark.parametrize("width", [1280, 1440])
+    def test_no_number_is_cut_off(self, pair, width, fragment):
+        looking = pair(fragment, width=width, height=900)
+        assert looking.page.evaluate(ROOMS)["hidden"] == 0
+
+
+def test_what_is_not_shown_is_named(open_page, pages):
+    looking = open_page(pages("unseen", unseen_run()))
+    assert "not shown here: agreement, histogram" in looking.by("facts-0").inner_text()
 
 
 class TestTwoRuns:

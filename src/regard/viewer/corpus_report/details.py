@@ -22,6 +22,7 @@ from regard.corpus import (
     Strong,
 )
 from regard.viewer.chunks import Chunks
+from regard.viewer.corpus_report.quantities import quantities_of
 
 _MOST_BINS = 64  # bars that a chart has room for
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -37,6 +38,7 @@ class Details:
         self.collection, self.chunks = collection, chunks
         self.examples: dict[int, int] = {}  #: the place of each example in `documents`
         self.documents: list[Example] = []
+        self.not_shown: dict[str, None] = {}  #: statistics that the page has no picture for
 
     def site(self, site: str) -> dict[str, Any]:
         """Those of one attention."""
@@ -58,6 +60,8 @@ class Details:
                 found["between"].append({"label": label, **self._between(result)})
             elif _are_strongest(result):
                 found["strongest"].append({"label": label, "heads": self._strongest(result)})
+            elif next(quantities_of(name, result), None) is None:
+                self.not_shown[name] = None
         return found
 
     def texts(self) -> dict[str, Any]:

@@ -138,6 +138,7 @@ def _run(
         "failures": len(collection.failures),
         "complete": collection.complete,
         "left_out": [f"{site}: {why}" for site, why in collection.left_out.items()],
+        "not_shown": list(details.not_shown),
         "statistics": {name: repr(each) for name, each in collection.state.statistics.items()},
         **columns,
         **details.types(sites),

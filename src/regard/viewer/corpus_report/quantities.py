@@ -55,6 +55,8 @@ def quantities_of(statistic: str, result: Any) -> Iterator[tuple[Quantity, Estim
         for name, estimate in result.figures.items():
             meaning, share = _FIGURES[name]
             title = _TITLES.get(name, name)
+            if name == "evenness":  # a ratio of two entropies: its own number is in nats
+                estimate = estimate._replace(number=result.figures["entropy"].number)
             yield Quantity(f"{statistic}.{name}", group, title, meaning, share), estimate
         key = f"{statistic}.stability"
         yield Quantity(key, group, "stability of the type", _STABILITY, True), _stability(result)

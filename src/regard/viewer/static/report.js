@@ -5896,6 +5896,7 @@
   function percent(share) {
     if (!Number.isFinite(share)) return "\u2013";
     const value = 100 * share;
+    if (value > 0 && value < 0.05) return "< 0.1 %";
     return `${value >= 9.95 || value === 0 ? value.toFixed(0) : value.toFixed(1)} %`;
   }
   function counted(count, name) {
@@ -5903,7 +5904,7 @@
   }
 
   // report/charts.js
-  var SIZE = { width: 400, height: 132, left: 34, right: 8, top: 8, bottom: 24 };
+  var SIZE = { width: 400, height: 132, left: 40, right: 8, top: 8, bottom: 24 };
   var LEAST_SHARE = 1e-6;
   var PLOT = { width: SIZE.width - SIZE.left - SIZE.right, height: SIZE.height - SIZE.top - SIZE.bottom };
   function chart(label, testId, ...children) {
@@ -6142,7 +6143,7 @@
   }
   function numberTable(numbers, state, shown) {
     const isDifference = state.run === DIFFERENCE;
-    const columns = isDifference ? [...shown.map((each) => numbers.runs[each].name), "difference"] : ["mean \xB1 error", "over"];
+    const columns = isDifference ? [...shown.map((each) => numbers.runs[each].name), "difference"] : ["mean \xB1 error", "rows in texts"];
     const groups = /* @__PURE__ */ new Map();
     numbers.quantities.forEach((quantity, place) => {
       const row = numberRow(numbers, state, shown, quantity, place);
@@ -6167,7 +6168,7 @@
   }
   function overText({ number, examples }) {
     if (!Number.isFinite(number)) return "";
-    return number === examples ? counted(examples, "text") : `${Math.round(number).toLocaleString("en-GB")} in ${counted(examples, "text")}`;
+    return number === examples ? counted(examples, "text") : `${Math.round(number).toLocaleString("en-GB")} in ${examples.toLocaleString("en-GB")}`;
   }
   function typeSection(numbers, shown, details, nameOf) {
     if (!details.every(({ types }) => types)) return [];
@@ -6460,7 +6461,7 @@
   function createRanking(host, numbers, store) {
     const body = make("tbody", {});
     const caption = make("caption", { class: "unseen" });
-    const title = make("th", { scope: "col" });
+    const title = make("th", { scope: "col", class: "number" });
     const heading2 = make("tr", {}, make("th", { scope: "col" }, "Head"), title, make("th", { scope: "col", class: "ranking-bars", "aria-label": "Bar" }), make("th", { scope: "col" }, "Type"));
     const table = make("table", { class: "ranking", "data-testid": "ranking" }, caption, make("thead", {}, heading2), body);
     const more = make("button", { type: "button", class: "text-button", "data-testid": "ranking-more", onclick: () => show(body.children.length + MORE) });
@@ -6775,6 +6776,7 @@
       if (run.cut) facts.push(`${counted(run.cut, "text")} cut`);
       if (run.failures) facts.push(`${counted(run.failures, "text")} left out`);
       if (run.left_out.length) facts.push(`${counted(run.left_out.length, "attention")} left out`);
+      if (run.not_shown.length) facts.push(`not shown here: ${run.not_shown.join(", ")} (regard.corpus.load reads them)`);
       if (!run.complete) facts.push("not finished: these are the shards so far");
       const name = numbers.isPair ? [make("b", {}, `${run.name}: `)] : [];
       return make("p", { class: "report-facts", "data-testid": `facts-${run.place}`, title: run.left_out.join("\n") || null }, ...name, facts.join(" \xB7 "));

@@ -4,7 +4,7 @@ import { make, makeSvg } from "../drawing/elements.js";
 import { readableWeight } from "../data/numbers.js";
 import { percent } from "./numbers.js";
 
-const SIZE = { width: 400, height: 132, left: 34, right: 8, top: 8, bottom: 24 };
+const SIZE = { width: 400, height: 132, left: 40, right: 8, top: 8, bottom: 24 };
 const LEAST_SHARE = 1e-6; // that is drawn
 const PLOT = { width: SIZE.width - SIZE.left - SIZE.right, height: SIZE.height - SIZE.top - SIZE.bottom };
 

@@ -67,7 +67,7 @@ function heading(numbers, { at }, shown) {
 /** Every number of the head; of two runs both, and their difference. */
 function numberTable(numbers, state, shown) {
   const isDifference = state.run === DIFFERENCE;
-  const columns = isDifference ? [...shown.map((each) => numbers.runs[each].name), "difference"] : ["mean ± error", "over"];
+  const columns = isDifference ? [...shown.map((each) => numbers.runs[each].name), "difference"] : ["mean ± error", "rows in texts"];
   const groups = new Map();
   numbers.quantities.forEach((quantity, place) => {
     const row = numberRow(numbers, state, shown, quantity, place);
@@ -95,7 +95,7 @@ function differenceCell(numbers, quantity, at) {
 
 function overText({ number, examples }) {
   if (!Number.isFinite(number)) return "";
-  return number === examples ? counted(examples, "text") : `${Math.round(number).toLocaleString("en-GB")} in ${counted(examples, "text")}`;
+  return number === examples ? counted(examples, "text") : `${Math.round(number).toLocaleString("en-GB")} in ${examples.toLocaleString("en-GB")}`;
 }
 
 function typeSection(numbers, shown, details, nameOf) {

@@ -34,6 +34,7 @@ export function briefNumber(value, peak = 1) {
 export function percent(share) {
   if (!Number.isFinite(share)) return "–";
   const value = 100 * share;
+  if (value > 0 && value < 0.05) return "< 0.1 %";
   return `${value >= 9.95 || value === 0 ? value.toFixed(0) : value.toFixed(1)} %`;
 }
 

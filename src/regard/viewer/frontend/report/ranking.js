@@ -12,7 +12,7 @@ const MORE = 100; // heads that are shown at a time
 export function createRanking(host, numbers, store) {
   const body = make("tbody", {});
   const caption = make("caption", { class: "unseen" });
-  const title = make("th", { scope: "col" });
+  const title = make("th", { scope: "col", class: "number" });
   const heading = make("tr", {}, make("th", { scope: "col" }, "Head"), title, make("th", { scope: "col", class: "ranking-bars", "aria-label": "Bar" }), make("th", { scope: "col" }, "Type"));
   const table = make("table", { class: "ranking", "data-testid": "ranking" }, caption, make("thead", {}, heading), body);
   const more = make("button", { type: "button", class: "text-button", "data-testid": "ranking-more", onclick: () => show(body.children.length + MORE) });

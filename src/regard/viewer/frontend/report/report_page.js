@@ -174,6 +174,7 @@ function factLines(numbers) {
     if (run.cut) facts.push(`${counted(run.cut, "text")} cut`);
     if (run.failures) facts.push(`${counted(run.failures, "text")} left out`);
     if (run.left_out.length) facts.push(`${counted(run.left_out.length, "attention")} left out`);
+    if (run.not_shown.length) facts.push(`not shown here: ${run.not_shown.join(", ")} (regard.corpus.load reads them)`);
     if (!run.complete) facts.push("not finished: these are the shards so far");
     const name = numbers.isPair ? [make("b", {}, `${run.name}: `)] : [];
     return make("p", { class: "report-facts", "data-testid": `facts-${run.place}`, title: run.left_out.join("\n") || null }, ...name, facts.join(" · "));
