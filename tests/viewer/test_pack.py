@@ -452,6 +452,19 @@ class TestPicture:
         with pytest.raises(RegardError, match="5 × 5 patches, but the longest sequence has 17"):
             Scene.of(weights, image=torch.rand(20, 20, 3), patches=(5, 5))
 
+    def test_tokens_that_ask_an_image_begin_with_the_clearest_head_and_row(self):
+        weights = torch.full((1, 3, 4, 16), 1 / 16)
+        weights[0, 1] = torch.eye(16)[5]  # sharp, whoever asks
+        weights[0, 2, 3] = torch.eye(16)[9]
+        picture = torch.rand(3, 20, 20)
+        layers = [torch.full((1, 3, 4, 16), 1 / 16), weights]
+        start = Scene.of(layers, image=picture).start
+        assert start == "part=0&layer=1&head=2&selected=3"
+        chosen = Scene.of(layers, image=picture, start="layer=0").start
+        assert chosen == "layer=0"
+        square = torch.full((1, 3, 16, 16), 1 / 16)
+        assert Scene.of(square, image=picture).start == ""
+
     def test_gates_lie_over_the_image_each_by_its_own_grid(self):
         drawn = gated()
         scene = Scene.of(drawn.trace, **drawn.options)

@@ -2,7 +2,8 @@
 
 A map of all heads is the start of everything else; of two texts, one head tells more. It is the one
 whose rows differ most: H(mean of the rows) − mean of H(row), the nats that a query tells about its
-key. A head that looks at the same keys whoever asks has none, however sharp it is.
+key. A head that looks at the same keys whoever asks has none, however sharp it is. Over a picture,
+tokens that ask it begin with that head too, and with the one whose row is farthest from the mean.
 """
 
 from __future__ import annotations
@@ -34,23 +35,62 @@ def opening(parts: Sequence[tuple[str, Sequence[Record]]], example: int, start: 
         example: which example of the batch.
         start: what was asked for.
     """
-    asked = {name for name, _ in parse_qsl(start, keep_blank_values=True)}
+    asked = _asked(start)
     crosses = [number for number, (name, _) in enumerate(parts) if name.split()[0] == "cross"]
     if not crosses or asked & _PLACES:
         return ""
     part = crosses[0]
     records = parts[part][1]
-    if not all(record.kind in ("distribution", "partial") for record in records):
+    if not _are_shares(records):
         return ""
+    layer, head, received = _clearest(records, example)
+    place = f"view=matrix&part={part}&layer={layer}&head={head}"
+    zoom = _crop(received, records[layer].shape.queries)
+    if zoom is None and len(parts) == len(records) == records[0].shape.heads == 1:
+        return ""  # there is nothing else to open
+    return place if zoom is None else f"{place}&zoom={zoom}"
+
+
+def opening_of_picture(
+    parts: Sequence[tuple[int, Sequence[Record]]], example: int, start: str
+) -> str:
+    """The same for a page with a picture, of which several tokens ask.
+
+    Args:
+        parts: number and records of each stack of layers whose keys are the picture, and whose
+            queries are not.
+        example: which example of the batch.
+        start: what was asked for.
+    """
+    if _asked(start) & (_PLACES | {"selected"}):
+        return ""
+    for part, records in parts:
+        if _are_shares(records) and min(record.shape.queries for record in records) > 1:
+            layer, head, received = _clearest(records, example)
+            weights = records[layer].weights()[example, head].detach().double().cpu()
+            surprise = torch.special.xlogy(weights, weights) - torch.special.xlogy(
+                weights, received
+            )
+            query = int(surprise.nansum(1).argmax())
+            return f"part={part}&layer={layer}&head={head}&selected={query}"
+    return ""
+
+
+def _asked(start: str) -> set[str]:
+    return {name for name, _ in parse_qsl(start, keep_blank_values=True)}
+
+
+def _are_shares(records: Sequence[Record]) -> bool:
+    return all(record.kind in ("distribution", "partial") for record in records)
+
+
+def _clearest(records: Sequence[Record], example: int) -> tuple[int, int, Float[Tensor, " key"]]:
+    """Layer and head whose queries tell most about their keys, and what each key receives there."""
     shared, received = zip(*(_alignment(record, example) for record in records))
     best = [float(nats.max()) for nats in shared]
     layer = best.index(max(best))
     head = int(shared[layer].argmax())
-    place = f"view=matrix&part={part}&layer={layer}&head={head}"
-    zoom = _crop(received[layer][head], records[layer].shape.queries)
-    if zoom is None and len(parts) == len(records) == records[0].shape.heads == 1:
-        return ""  # there is nothing else to open
-    return place if zoom is None else f"{place}&zoom={zoom}"
+    return layer, head, received[layer][head]
 
 
 def _alignment(

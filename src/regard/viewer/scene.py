@@ -19,7 +19,7 @@ from regard.record.site import Site as RecordSite
 from regard.record.stored_attention import StoredRecipe
 from regard.tracing import stitch
 from regard.types import Kind
-from regard.viewer.opening import opening
+from regard.viewer.opening import opening, opening_of_picture
 from regard.viewer.picture import Picture
 from regard.viewer.runs import differences
 
@@ -140,7 +140,17 @@ def scenes_of(attentions: Sequence[Any], options: PageOptions) -> list[Scene]:
         if batch > 1:
             title = f"{title} (example {example} of {batch})"
         stacks = [(part.name, [sites[number].record for number in part.sites]) for part in parts]
-        place = "" if picture is not None else opening(stacks, example, options.start)
+        if picture is None:
+            place = opening(stacks, example, options.start)
+        else:
+            asking = [
+                (number, records)
+                for number, (part, (_, records)) in enumerate(zip(parts, stacks))
+                if all(
+                    sites[site].keys == picture.line != sites[site].queries for site in part.sites
+                )
+            ]
+            place = opening_of_picture(asking, example, options.start)
         start = "&".join(filter(None, [place, options.start]))
         scenes.append(Scene(title, example, lines, sites, parts, prompt, grows, picture, start))
     _check_words([all_words[number] for number in sorted(unused)], scenes)
