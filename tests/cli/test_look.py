@@ -141,6 +141,10 @@ def test_the_reaction_model_maps_atoms(tmp_path):
         (["--out", "no/x.png"], "there is no folder no"),
         ([""], "there is no word in ''"),
         (["--model", "gpt9"], "--model 'gpt9': expected minilm, rxnmapper, smollm2, study:"),
+        (
+            ["--model", "study:gcd"],
+            "--model 'study:gcd': expected minilm, rxnmapper, smollm2, study:",
+        ),
         (["--model", "."], "there is no config.json"),
         (["--model", "nowhere:build"], "No module named 'nowhere'"),
         (["hello", "--model", "rxnmapper"], "is not a reaction in SMILES"),
@@ -412,6 +416,25 @@ def test_forbidden_words_are_left_out_of_the_softmax(tmp_path):
     weights[1] /= weights[1].sum()
     torch.testing.assert_close(torch.tensor(found["after"]["map"]["weights"]), weights)
     assert [head["key"] == "girl" for head in found["after"]["heads"]] == [False]
+
+
+def test_the_answer_of_a_study(tmp_path):
+    options = ("--model", "study:common_divisors")
+    done = look(tmp_path, *options, "36 58")
+    answer, finding, *_ = done.stdout.splitlines()
+    assert re.fullmatch(r"the model answers: greatest common divisor: 2 \(\d\d %\)", answer)
+    assert finding.startswith("= -> "), "the word at which it is read, for every text"
+    assert json.loads(look(tmp_path, *options, "36 58", "--json").stdout)["word"] == "="
+    assert json.loads(look(tmp_path, "see that girl run", "--json").stdout)["answer"] is None
+
+
+def test_the_answer_without_some_attention(tmp_path):
+    options = ("--model", "study:induction", "--forbid", "g#2:h")
+    first, *_ = look(tmp_path, *options).stdout.splitlines()
+    found = json.loads(look(tmp_path, *options, "--json").stdout)
+    answers = found["answer"], found["after"]["answer"]
+    assert first == "the model answers: " + " -> ".join(answers)
+    assert answers[0].startswith("next letter: h") and not answers[1].startswith("next letter: h")
 
 
 def test_the_page_opens_at_what_was_asked_for(tmp_path):

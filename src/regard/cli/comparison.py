@@ -120,5 +120,9 @@ class Comparison:
         after = self.after.as_dict()
         return {
             "forbidden": [{"query": query, "key": key} for query, key in self.names],
-            "after": {"heads": after["heads"], "map": self.shown.as_dict()["map"]},
+            "after": {
+                "heads": after["heads"],
+                "map": self.shown.as_dict()["map"],
+                "answer": self.result.answer,
+            },
         }

@@ -22,6 +22,7 @@ from regard.aggregate import Words
 from regard.cli.comparison import RUNS, Comparison, ForbiddenPair
 from regard.cli.models import EXAMPLES, FILES, PACKAGED, look_at, model_run, over_words
 from regard.cli.packaged import LookResult
+from regard.cli.packaged.studies import ANSWER_WORDS
 from regard.cli.terminal import Ink, cut, heatmap, ink_of, label
 from regard.cli.word_attention import (
     HeadChoice,
@@ -129,8 +130,10 @@ def look(
         pairs = [ForbiddenPair.of(_utf8(pair) or "", words) for pair in forbid or []]
         if pairs and word is None:
             word, to = pairs[0].query, pairs[0].key
-        elif word is None and text is None and not pieces and not generate:
+        elif word is None and not pieces and not generate:
             _, word, to = EXAMPLES.get(model, ("", None, None))
+            if text is not None:
+                word, to = ANSWER_WORDS.get(model), None
         attention = WordAttention.of(over_words(result), words, _utf8(word), _utf8(to), choice)
         start = _start(result, attention, pieces)
         if run is not None:
@@ -191,6 +194,8 @@ def _show(
         console.print(Text.assemble("it went on: ", (label(result.written), "bold")))
     if result.end is not None:
         console.print(Text(f"it ended with {label(result.end)}, which was not fed: it has no row"))
+    if result.answer is not None:
+        console.print(_answer(result.answer, comparison, ink))
     if attention.ranking:  # a text of one word has no other
         console.print(Text(_in_ink(_sentence(attention.ranking[0], attention), ink), "bold"))
     if comparison is not None:
@@ -230,6 +235,14 @@ def _show(
                 signed=attention.signed,
             )
         )
+
+
+def _answer(answer: str, comparison: Comparison | None, ink: Ink) -> Text:
+    """What the model answers, before and after."""
+    answers = [answer]
+    if comparison is not None and comparison.result.answer is not None:
+        answers.append(comparison.result.answer)
+    return Text.assemble("the model answers: ", (_in_ink(" → ".join(answers), ink), "bold"))
 
 
 def _headline(comparison: Comparison) -> str:
@@ -429,6 +442,7 @@ def _as_dict(
         **({} if comparison is None else comparison.as_dict()),
         "written": result.written,
         "end": result.end,
+        "answer": result.answer,
         **{kind: None if path is None else str(path) for kind, path in files.items()},
     }
 

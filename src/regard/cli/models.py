@@ -51,16 +51,19 @@ class ModelRun:
     run: Callable[[], Any]
     model: Any
     words: Words | None
+    answer: Callable[[Any], str] | None = None  #: what an output says, in words
 
     def trace(self) -> Trace:
         """Run the model once and capture its attention."""
-        with torch.inference_mode(), regard.capture(self.model) as trace:
-            self.run()
-        return trace
+        return self.look().trace
 
     def look(self) -> LookResult:
         """The attention of one run, with its words."""
-        result = LookResult(self.trace(), self.title, [] if self.words is None else [self.words])
+        with torch.inference_mode(), regard.capture(self.model) as trace:
+            output = self.run()
+        answer = None if self.answer is None else self.answer(output)
+        words = [] if self.words is None else [self.words]
+        result = LookResult(trace, self.title, words, answer=answer)
         if self.words is None or not over_words(result):
             return result
         return replace(result, trace=result.trace.with_tokens(self.words.tokens))
@@ -79,7 +82,13 @@ def model_run(model: str, text: str | None) -> ModelRun:
     loaded = loaded_model(model)
     encoded = loaded.encode(_text(model, text))
     network = loaded.model
-    return ModelRun(loaded.title, lambda: network(**encoded.inputs), network, encoded.words)
+    return ModelRun(
+        loaded.title,
+        lambda: network(**encoded.inputs),
+        network,
+        encoded.words,
+        loaded.answer,
+    )
 
 
 def look_at(model: str, text: str | None, generate: int = 0) -> LookResult:
@@ -114,8 +123,8 @@ def over_words(result: LookResult) -> list[Record]:
 
 
 def is_function(model: str) -> bool:
-    """Whether a name is `module:function`."""
-    return ":" in model and model not in PACKAGED and not Path(model).is_dir()
+    """Whether a name is `module:function`; names of studies never are."""
+    return ":" in model and not model.startswith("study:") and not Path(model).is_dir()
 
 
 def loaded_model(model: str) -> packaged.TextModel:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 import regard
@@ -23,7 +24,7 @@ from regard.viewer import Page, page
 class LookResult:
     """The attention of a model on one input, and what its positions stand for.
 
-    All fields except the last two are named as the arguments of `regard.viewer.page`.
+    All fields except the last three are named as the arguments of `regard.viewer.page`.
     """
 
     trace: Trace
@@ -36,10 +37,11 @@ class LookResult:
     start: str = ""
     written: str | None = None  #: the text that a generating model added
     end: str | None = None  #: the token that ended it, which was never fed and so has no row
+    answer: str | None = None  #: what the model makes of the text, where that can be said in words
 
     def options(self) -> dict[str, Any]:
         """The arguments of `regard.viewer.page` besides the trace."""
-        names = {field.name for field in fields(self)} - {"trace", "written", "end"}
+        names = {field.name for field in fields(self)} - {"trace", "written", "end", "answer"}
         return {name: getattr(self, name) for name in names}
 
     def page(self) -> Page:
@@ -65,6 +67,7 @@ class TextModel:
     model: Any
     encode: Callable[[str], EncodedText]
     tokenizer: Any = None  #: transformers' own, where there is one
+    answer: Callable[[Any], str] | None = None  #: what an output of the model says, in words
 
     @property
     def generates(self) -> bool:
@@ -75,8 +78,9 @@ class TextModel:
         """The attention of one pass over a text."""
         encoded = self.encode(text)
         with torch.inference_mode(), regard.capture(self.model, tokens=encoded.tokens) as trace:
-            self.model(**encoded.inputs)
-        return LookResult(trace, self.title, [encoded.words])
+            output = self.model(**encoded.inputs)
+        answer = None if self.answer is None else self.answer(output)
+        return LookResult(trace, self.title, [encoded.words], answer=answer)
 
     def continued(self, text: str, steps: int) -> LookResult:
         """The attention of a model that continues a text greedily.
@@ -98,6 +102,12 @@ class TextModel:
         ended = len(fed) < prompt + steps
         end = self.tokenizer.convert_ids_to_tokens(last) if ended else None
         return LookResult(stitched, self.title, [words], prompt=prompt, written=written, end=end)
+
+
+def likeliest(scores: Float[Tensor, "class"], names: Sequence[str]) -> str:
+    """The name of the class with the highest score, and its probability."""
+    probability, number = scores.detach().softmax(-1).max(-1)
+    return f"{names[int(number)]} ({100 * float(probability):.0f} %)"
 
 
 def words_of(tokenizer: Any, numbers: list[int]) -> Words:

@@ -18,6 +18,12 @@ STUDIES: dict[str, Callable[[], TextModel]] = {
     "study:simplified_blocks": _characters.characters,
 }
 
+#: The word at which an answer is read, for models that read it at the same word of every text.
+ANSWER_WORDS = {
+    "study:attention_explanation": _reader.SUMMARY,
+    "study:common_divisors": _divisors.ANSWER,
+}
+
 #: An example text for each, the word of it to look at, and what that finds.
 EXAMPLES: dict[str, tuple[str, str | None, str | None]] = {
     "study:attention_explanation": _reader.EXAMPLE,

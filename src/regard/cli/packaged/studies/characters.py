@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from regard.aggregate import Words
 from regard.blocks import AttentionBlock, Stack, sas_block
-from regard.cli.packaged.base import EncodedText, TextModel
+from regard.cli.packaged.base import EncodedText, TextModel, likeliest
 from regard.cli.packaged.studies.store import load
 from regard.errors import RegardError
 
@@ -65,7 +65,13 @@ def encode(text: str) -> EncodedText:
     return EncodedText({"text": numbers}, tokens, Words.of(text, offsets, tokens))
 
 
+def answer(scores: Float[Tensor, "batch position character"]) -> str:
+    """The character after the text."""
+    return f"next character: {likeliest(scores[0, -1], [repr(name) for name in ALPHABET])}"
+
+
 @functools.cache
 def characters() -> TextModel:
     """Six simplified blocks that continue a text letter by letter."""
-    return TextModel("Characters", load("simplified_blocks", CharacterModel(sas_blocks())), encode)
+    model = load("simplified_blocks", CharacterModel(sas_blocks()))
+    return TextModel("Characters", model, encode, answer=answer)

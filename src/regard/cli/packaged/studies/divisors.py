@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from regard.aggregate import Words
 from regard.blocks import EncoderBlock, FeedForward, PreNorm, Stack
-from regard.cli.packaged.base import EncodedText, TextModel
+from regard.cli.packaged.base import EncodedText, TextModel, likeliest
 from regard.cli.packaged.studies.store import load
 from regard.errors import RegardError
 from regard.mechanisms import MultiHead
@@ -20,7 +20,7 @@ BASE, DIGITS = 10, 4  # digits of a number, the first ones may be 0
 LARGEST = 100  # divisors from 1; class 0 is a larger one
 WIDTH, HEADS, LAYERS = 64, 4, 2
 ANSWER = "="
-EXAMPLE = ("= 0160 0120", "=", "0")
+EXAMPLE = ("= 1236 4578", "=", "6")
 
 
 class DivisorModel(nn.Module):
@@ -54,16 +54,23 @@ def digits_of(numbers: Int[Tensor, "batch operand"]) -> Int[Tensor, "batch posit
 
 
 def encode(text: str) -> EncodedText:
-    """Two numbers, each of at most four digits; a sign of equality before them is left out."""
-    numbers = re.findall(r"\d+", text)
-    if len(numbers) != 2 or any(len(n) > DIGITS or not int(n) for n in numbers):
+    """Two numbers, each of at most four digits; there may be a sign of equality before them."""
+    match = re.fullmatch(r"\s*=?\s*(\d+)[\s,]+(\d+)\s*", text, re.ASCII)
+    numbers = match.groups() if match else ()
+    if not numbers or any(len(n) > DIGITS or not int(n) for n in numbers):
         raise RegardError(f"{text!r:.60}: expected two numbers from 1 to {BASE**DIGITS - 1}")
     inputs = digits_of(torch.tensor([[int(number) for number in numbers]]))
     tokens = [ANSWER, *"".join(number.zfill(DIGITS) for number in numbers)]
     return EncodedText({"digits": inputs}, tokens, Words.each(tokens))
 
 
+def answer(scores: Float[Tensor, "batch divisor"]) -> str:
+    """The greatest common divisor of the two numbers."""
+    names = [f"above {LARGEST}", *map(str, range(1, LARGEST + 1))]
+    return f"greatest common divisor: {likeliest(scores[0], names)}"
+
+
 @functools.cache
 def divisors() -> TextModel:
     """A small encoder that learned the divisors of its base."""
-    return TextModel("Divisors", load("common_divisors", DivisorModel()), encode)
+    return TextModel("Divisors", load("common_divisors", DivisorModel()), encode, answer=answer)

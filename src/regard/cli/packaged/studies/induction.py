@@ -11,14 +11,14 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.aggregate import Words
-from regard.cli.packaged.base import EncodedText, TextModel
+from regard.cli.packaged.base import EncodedText, TextModel, likeliest
 from regard.cli.packaged.studies.store import load
 from regard.errors import RegardError
 from regard.mechanisms import MultiHead, RelativeBias
 
 LETTERS = string.ascii_lowercase
 HEADS = (4, 1)  # of the layers of the model that is kept
-EXAMPLE = ("c a t f i s h c a t f", "f#2", "i")
+EXAMPLE = ("u n c o p y r i g h t a b l e u n c o p y r i g", "g#2", "h")
 
 
 class AttentionOnly(nn.Module):
@@ -66,7 +66,12 @@ def encode(text: str) -> EncodedText:
     return EncodedText({"letters": numbers}, letters, Words.each(letters))
 
 
+def answer(scores: Float[Tensor, "batch position letter"]) -> str:
+    """The letter after the text."""
+    return f"next letter: {likeliest(scores[0, -1], LETTERS)}"
+
+
 @functools.cache
 def induction() -> TextModel:
     """Two layers of attention that continue what repeats: 4 heads, then 1."""
-    return TextModel("Induction", load("induction", AttentionOnly()), encode)
+    return TextModel("Induction", load("induction", AttentionOnly()), encode, answer=answer)

@@ -80,8 +80,13 @@ def encode(text: str) -> EncodedText:
     return EncodedText({"inputs": torch.tensor([numbers])}, words, Words.each(words))
 
 
+def answer(scores: Float[Tensor, "batch position digit"]) -> str:
+    """The digit of each position's partner."""
+    return f"digits of the partners: {' '.join(map(str, scores[0].argmax(-1).tolist()))}"
+
+
 @functools.cache
 def partners() -> TextModel:
     """One attention by which each position finds its partner."""
     model = PartnerModel(Embedding(), WeightedPairs())
-    return TextModel("Partners", load("pairwise_convolution", model), encode)
+    return TextModel("Partners", load("pairwise_convolution", model), encode, answer=answer)

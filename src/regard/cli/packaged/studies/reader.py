@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.aggregate import Words
-from regard.cli.packaged.base import EncodedText, TextModel
+from regard.cli.packaged.base import EncodedText, TextModel, likeliest
 from regard.cli.packaged.studies.store import load
 from regard.errors import RegardError
 from regard.mechanisms import MultiHead
@@ -87,7 +87,13 @@ def encode(text: str) -> EncodedText:
     return EncodedText({"words": numbers}, words, Words.each(words, special))
 
 
+def answer(scores: Float[Tensor, "batch 2"]) -> str:
+    """The verdict on the review."""
+    return f"the review is {likeliest(scores[0], ('bad', 'good'))}"
+
+
 @functools.cache
 def reader() -> TextModel:
     """A bidirectional LSTM with one attention on top."""
-    return TextModel("Reader", load("attention_explanation", Reader(Recurrent())), encode)
+    model = load("attention_explanation", Reader(Recurrent()))
+    return TextModel("Reader", model, encode, answer=answer)
