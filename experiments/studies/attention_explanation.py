@@ -212,7 +212,9 @@ def draw(outcome: Outcome, figure: Any) -> None:
     review.set(xlabel="weight")
     review.legend(frameon=False, fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
     shares.boxplot(list(shown.shares.values()), tick_labels=list(shown.shares), widths=0.5)
-    shares.set(ylabel="divergence reached, of the largest", ylim=(0, 1), xlabel="a position knows")
+    shares.set(
+        ylabel="divergence reached, of the largest", ylim=(0, 1.04), xlabel="a position knows"
+    )
     worth.barh(list(shown.comprehensive), list(shown.comprehensive.values()), color="0.5")
     worth.invert_yaxis()
     worth.set(xlabel="comprehensiveness")

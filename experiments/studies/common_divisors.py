@@ -116,19 +116,25 @@ def study(quick: bool, seed: int) -> Outcome:
     weights = torch.cat([record.weights()[:, :, 0].mean(0) for record in trace])
     right = (model(digits_of(numbers)).argmax(-1) == divisor(numbers)).float().mean().item()
     figures = [
-        Figure("accuracy: (6/π²) Σ k⁻², D", predicted_accuracy(LEARNED), right, 0.01, "Charton"),
+        Figure("accuracy", predicted_accuracy(LEARNED), right, 0.01, "(6/π²) Σ k⁻² over D"),
         Figure(
-            "the same, members that it has", predicted_accuracy(learned), right, 0.01, "Charton"
+            "accuracy, by the answers that it gives",
+            predicted_accuracy(learned),
+            right,
+            0.01,
+            "(6/π²) Σ k⁻² over these",
         ),
         Figure(
-            "members of D up to 30 that it has",
+            "members of D among its answers",
             len(LEARNED),
             len(set(learned) & set(LEARNED)),
             0.0,
-            "1 2 4 5 10 20",
+            f"D = {', '.join(map(str, LEARNED))}",
         ),
-        Figure("others that it has", 0, len(set(learned) - set(LEARNED)), 0.0, "none"),
-        Figure("answer is the largest of D, least often", 1.0, min(as_expected), 0.1, "Charton"),
+        Figure("other numbers among its answers", 0, len(set(learned) - set(LEARNED)), 0.0, "none"),
+        Figure(
+            "answers as expected, divisor with the fewest", 1.0, min(as_expected), 0.1, "Charton"
+        ),
         Figure("divisor 3 answered with 1", 1.0, answers[2, 1].item(), 0.02, "Charton"),
         Figure("divisor 6 answered with 2", 1.0, answers[5, 2].item(), 0.02, "Charton"),
     ]
@@ -144,20 +150,30 @@ def draw(outcome: Outcome, figure: Any) -> None:
     for k in LEARNED:
         expected += 6 / math.pi**2 / k**2
         curve.axhline(expected, color="0.6", linewidth=0.6, linestyle=":", zorder=0)
-        if k < 10:
-            curve.annotate(f"with {k}", (0, expected), fontsize=6, va="bottom", color="0.3")
+        if k <= 5:  # the lines of 10 and 20 are closer to that of 5 than letters are high
+            curve.annotate(
+                str(k) if k < 5 else "5, 10, 20",
+                (1, expected),
+                xycoords=("axes fraction", "data"),
+                xytext=(2, 0),
+                textcoords="offset points",
+                fontsize=6,
+                va="center",
+            )
     curve.set(xlabel="step", ylabel="right answers", ylim=(0.55, 0.86), xlim=(0, None))
+    curve.set_title("dotted: once it answers with", fontsize=8)
     shares = shown.answers[:, 1 : TESTED + 1]
     image = answers.imshow(shares.T.numpy(), cmap="viridis", origin="lower", vmin=0, vmax=1,
                            extent=(0.5, TESTED + 0.5, 0.5, TESTED + 0.5))  # fmt: skip
-    answers.set(
-        xlabel="true divisor", ylabel="answer", xticks=range(5, TESTED + 1, 5), yticks=LEARNED
-    )
+    answers.set(xlabel="true divisor", ylabel="answer", xticks=range(5, TESTED + 1, 5))
+    answers.set_yticks([1, 5, 10, 20])
+    answers.set_yticks([2, 4], minor=True)
     answers.spines[:].set_visible(False)
     figure.colorbar(image, ax=answers, label="share", shrink=0.8)
-    weights.imshow(shown.weights.numpy(), cmap="viridis", vmin=0, aspect="auto")
-    places = ["=", *(name + place for name in "ab" for place in "₃₂₁₀")]
-    weights.set_xticks(range(len(places)), places)
+    image = weights.imshow(shown.weights.numpy(), cmap="viridis", vmin=0, vmax=1, aspect="auto")
+    figure.colorbar(image, ax=weights, label="weight", shrink=0.8)
+    digits = ["=", *(operand + power for operand in "ab" for power in "₃₂₁₀")]
+    weights.set_xticks(range(len(digits)), digits, fontsize=7)
     heads = len(shown.weights) // 2
     weights.set_yticks(range(2 * heads), [f"{n // heads}.{n % heads}" for n in range(2 * heads)])
     weights.set(xlabel="digit that = looks at", ylabel="layer.head")

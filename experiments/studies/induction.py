@@ -233,8 +233,9 @@ def study(quick: bool, seed: int) -> Outcome:
             0.8,
             circuits.copying().max().item(),
             0.0,
-            "1 copies",
+            "our guess: 1 only copies",
             "at least",
+            asserted=False,
         ),
         Figure(
             "loss of repeats, one layer over two",
@@ -249,13 +250,13 @@ def study(quick: bool, seed: int) -> Outcome:
             0.8,
             prefix_matching(two.model, probe)[-1].item(),
             0.0,
-            "1 matches",
+            "1 only matches",
             "at least",
         ),
         Figure("steps from its rise to the fall of the loss", 0, between, 50, "Olsson et al. 2022"),
         Figure("copying, all heads", 1.0, copying(two.model, probe), 0.05, "1"),
         Figure(
-            "copying, induction head out", 0.15, knocked_out["1.0"], 0.0, "near chance", "at most"
+            "copying, induction head out", 0.15, knocked_out["1.0"], 0.0, "chance: 0.04", "at most"
         ),
         Figure("copying, another head out", 0.9, max(others), 0.0, "unharmed", "at least"),
         Figure(
@@ -292,9 +293,13 @@ def draw(outcome: Outcome, figure: Any) -> None:
         (query_key, shown.circuits.query_key[head], ("QK", "key", "query")),
         (output_value, shown.circuits.output_value[head], ("OV", "next letter", "letter")),
     ):
-        signed_map(None, axis, matrix)
+        signed_map(figure, axis, matrix, place="bottom")
         title, across, down = labels
-        axis.set(title=title, xlabel=across, ylabel=down)
+        axis.set_title(f"{title}, one layer", fontsize=8)
+        axis.set(xlabel=across, ylabel=down)
+        ticks = range(0, len(LETTERS), 5)  # a, f, k, p, u and z
+        axis.set_xticks(ticks, LETTERS[::5], fontsize=6)
+        axis.set_yticks(ticks, LETTERS[::5], fontsize=6)
     names = list(shown.knocked_out)
     colours = ["C1" if name == "1.0" else "0.6" for name in names]
     bars.barh(names, list(shown.knocked_out.values()), color=colours)

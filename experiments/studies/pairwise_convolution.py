@@ -22,6 +22,7 @@ import torch
 from study import Figure, Outcome, main
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 import regard
 from regard.cli.packaged.studies.partners import (
@@ -52,8 +53,6 @@ class Convolution(nn.Module):
         y: Tensor = self.finish(self.over_neighbours(x.mT).mT.relu())
         return y
 
-    multiplications = POSITIONS * ((2 * REACH + 1) * WIDTH * HIDDEN + HIDDEN * WIDTH)
-
 
 class AllPairs(nn.Module):
     """y_i = Σ_j f(x_i, x_j), f a network with one hidden layer of the pair."""
@@ -69,10 +68,10 @@ class AllPairs(nn.Module):
         y: Tensor = self.finish(pairs.relu()).sum(2)
         return y
 
-    multiplications = POSITIONS * 2 * WIDTH * HIDDEN + POSITIONS**2 * HIDDEN * WIDTH
 
-
-#: Multiplications of weighted pairs: M x and W x, then scores and sums.
+#: Multiplications of all pairs: both parts of W [x_i; x_j], then a second layer for each pair.
+OF_ALL_PAIRS = POSITIONS * 2 * WIDTH * HIDDEN + POSITIONS**2 * HIDDEN * WIDTH
+#: Those of weighted pairs: M x and W x, then scores and sums.
 OF_WEIGHTED_PAIRS = POSITIONS * 2 * WIDTH**2 + 2 * POSITIONS**2 * WIDTH
 
 STEPS = {"convolution": Convolution, "all pairs": AllPairs, "weighted pairs": WeightedPairs}
@@ -140,6 +139,14 @@ def distance_from_attention(pairs: WeightedPairs, x: Tensor) -> float:
 
 
 @torch.no_grad()
+def multiplications(mixing: nn.Module, x: Tensor) -> int:
+    """Of the products of matrices in a forward pass, counted by PyTorch."""
+    with FlopCounterMode(display=False) as counter:
+        mixing(x)
+    return counter.get_total_flops() // 2  # a multiplication and an addition each
+
+
+@torch.no_grad()
 def on_partner(model: PartnerModel, seed: int) -> float:
     """The mean weight that a position gives its partner."""
     inputs, _ = tasks(64, torch.Generator().manual_seed(2000 + seed))
@@ -195,10 +202,11 @@ def study(quick: bool, seed: int) -> Outcome:
         Figure("weight on the partner", 0.9, on_partner(model, seed), 0.0, "a lookup", "at least"),
         Figure(
             "multiplications, all pairs over weighted",
-            AllPairs.multiplications / OF_WEIGHTED_PAIRS,
-            AllPairs.multiplications / OF_WEIGHTED_PAIRS,
+            OF_ALL_PAIRS / OF_WEIGHTED_PAIRS,
+            multiplications(trainings["all pairs"].model.mixing, x)
+            / multiplications(model.mixing, x),
             0.0,
-            "counted",
+            "sizes of the matrices",
         ),
     ]
     with torch.no_grad(), regard.capture(model) as trace:

@@ -213,7 +213,7 @@ def study(quick: bool, seed: int) -> Outcome:
                 f"{name}: loss above pre-norm of equal weights",
                 0.0,
                 training.final - shallow.final,
-                0.0,
+                NOISE,
                 "He & Hofmann",
                 "at most",
             ),
@@ -260,8 +260,9 @@ def draw(outcome: Outcome, figure: Any) -> None:
     most = shown.weights.tril(-1).abs().max().item()  # the identity is beyond the scale
     signed_map(figure, weights, shown.weights, most)
     letters = [letter.replace(" ", "␣") for letter in shown.text]
-    weights.set_xticks(range(len(letters)), letters, fontsize=5)
-    weights.set_yticks(range(len(letters)), letters, fontsize=5)
+    weights.tick_params(length=0, pad=1)
+    weights.set_xticks(range(len(letters)), letters, fontsize=4)
+    weights.set_yticks(range(len(letters)), letters, fontsize=4)
     weights.set_title(f"SAS, {shown.head}", fontsize=8)
 
 

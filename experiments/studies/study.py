@@ -157,10 +157,13 @@ def save(outcome: Outcome, draw: Callable[[Outcome, Any], None], path: Path) -> 
         pyplot.close(figure)
 
 
-def signed_map(figure: Any, axis: Any, values: Tensor, most: float | None = None) -> None:
+def signed_map(
+    figure: Any, axis: Any, values: Tensor, most: float | None = None, place: str = "right"
+) -> None:
     """A matrix in blue and red, with a dash on negative cells, which tells them apart in grey.
 
-    Colours reach as far as its largest number, or as `most`. A figure gets a bar of them.
+    Colours reach as far as its largest number, or as `most`. A figure gets a bar of them at the
+    side that `place` names.
     """
     most = values.abs().max().item() if most is None else most
     image = axis.imshow(values.numpy(), cmap="RdBu_r", vmin=-most, vmax=most)
@@ -172,4 +175,4 @@ def signed_map(figure: Any, axis: Any, values: Tensor, most: float | None = None
     axis.set(xticks=[], yticks=[])
     axis.spines[:].set_visible(False)
     if figure is not None:
-        figure.colorbar(image, ax=axis, shrink=0.8)
+        figure.colorbar(image, ax=axis, location=place, shrink=0.8)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.cli.models import EXAMPLES, look_at
+from regard.cli.models import EXAMPLES, loaded_model, look_at
 from regard.cli.packaged.studies import STUDIES
 from regard.cli.packaged.studies.store import FOLDER
 from regard.errors import RegardError
@@ -58,8 +58,10 @@ def test_each_model_that_is_kept_has_a_page():
         for name in make.STUDIES  # MiniLM takes seconds to load
     ],
 )
-def test_a_page_saves_the_view_that_it_opens(name, tmp_path):
+def test_a_page_saves_the_view_that_it_opens(name, tmp_path, capsys):
     make.run(name, tmp_path)
+    for line in capsys.readouterr().out.splitlines():
+        assert f"  # {line}\n" in make.code(name), "the page says what its Python prints"
     (file,) = tmp_path.iterdir()
     assert file.name == f"{Path(name).name}.html" and 100_000 < file.stat().st_size < 2_000_000
     view = dict(pair.split("=") for pair in make.fragment(name).split("&"))
@@ -82,6 +84,29 @@ def test_a_trained_model_finds_what_its_example_says(name):
     result = look_at(name, None)
     partners = [match.key for match in result.trace.find(word, words=result.words[0])]
     assert partner in partners, "some head gives it most"
+
+
+ANSWERS = {
+    "study:attention_explanation": ("the plot was awful", r"the review is bad \(9\d %\)"),
+    "study:common_divisors": ("9999 6666", r"greatest common divisor: 1 \(\d\d %\)"),  # not 3333
+    "study:induction": ("d e r m a t o g l y p h i c s d e r m a", r"next letter: t \(\d\d %\)"),
+    "study:pairwise_convolution": ("AB1 BC2 CA3", r"digits of the partners: 2 3 1"),
+    "study:simplified_blocks": ("the value of th", r"next character: 'e' \(\d\d %\)"),
+}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_model_answers_in_words(name):
+    text, answer = ANSWERS[name]
+    assert re.fullmatch(answer, look_at(name, text).answer)
+    model = loaded_model(name)
+    assert model.answer(model.model(**model.encode(text).inputs)) == look_at(name, text).answer
+
+
+@pytest.mark.parametrize("text", ["-4 2", "4", "4 2 6", "0 3", "10000 3", "4 = 2"])
+def test_two_numbers_are_read_and_nothing_else(text):
+    with pytest.raises(RegardError, match=f"'{text}': expected two numbers from 1 to 9999"):
+        look_at("study:common_divisors", text)
 
 
 @pytest.mark.parametrize("name", STUDIES)
