@@ -398,6 +398,8 @@ def test_forbidden_words_before_and_after(tmp_path):
     assert "--forbid it:animal --forbid 'it:[SEP]' --word it --to animal" in lines[-1]
     picture = (tmp_path / "it.svg").read_text()
     assert all(f">{title}</text>" in picture for title in ("before", "after", "difference"))
+    assert picture.count(">share of what is left</text>") == 2  # one bar for each run
+    assert picture.count(">share of what is left, after − before</text>") == 1
     (scene,) = manifest(tmp_path / "it.html")["scenes"]
     assert [part["label"] for part in scene["parts"]] == ["before", "after", "difference"]
     kinds = [scene["sites"][part["sites"][3]]["kind"] for part in scene["parts"]]

@@ -96,18 +96,16 @@ class Comparison:
         """The maps of one head in both runs, and their difference."""
         after = self.shown.map
         most = max(float(before.values.abs().max()), float(after.abs().max())) or 1.0
-        names = self.before.names
+        first = replace(before, title=RUNS[0], most=most)
+        second = replace(first, values=after, title=RUNS[1])
+        difference = Heatmap(
+            after - before.values,
+            *(before.rows, before.columns, "difference"),
+            colour="diverging",
+            value_title=f"{before.value_title}, after − before",
+        )
         return Columns(
-            [
-                replace(before, title=RUNS[0], most=most),
-                Heatmap(after, names, names, RUNS[1], colour=before.colour, most=most),
-                Heatmap(
-                    after - before.values,
-                    *(names, names, "difference"),
-                    colour="diverging",
-                    value_title="weight after − before",
-                ),
-            ],
+            [first, second, difference],
             f"{before.title}; without {', '.join(map(' → '.join, self.names))}",
         )
 
