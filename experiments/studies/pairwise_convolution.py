@@ -228,7 +228,7 @@ def draw(outcome: Outcome, figure: Any) -> None:
             label=f"{name}, {1000 * training.seconds:.1f} ms a step",
         )
     left.set(xlabel="step", ylabel="right digits", ylim=(0, 1.03))
-    left.legend(frameon=False, loc="upper right", bbox_to_anchor=(1, 0.92))
+    left.legend(frameon=False, loc="upper left", bbox_to_anchor=(0.06, 0.98))
     image = right.imshow(shown.weights.numpy(), cmap="viridis", vmin=0, vmax=1)
     rows, columns = torch.nonzero(shown.partners, as_tuple=True)
     right.plot(columns, rows, "o", color="white", markersize=3, markeredgecolor="black")
