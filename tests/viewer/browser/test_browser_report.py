@@ -102,6 +102,7 @@ class TestGrid:
 
     def test_heads_in_order(self, first):
         looking = first("by=figures.distance&order=largest")
+        expect(looking.page.locator(".ranking thead th:empty")).to_have_count(0)
         best = sentences().report().best("distance", 3)
         links = looking.page.locator(".ranking .head-link").all_inner_texts()[:3]
         assert links == [f"layer {row.layer}, head {row.head}" for row in best]

@@ -6462,7 +6462,7 @@
     const body = make("tbody", {});
     const caption = make("caption", { class: "unseen" });
     const title = make("th", { scope: "col", class: "number" });
-    const heading2 = make("tr", {}, make("th", { scope: "col" }, "Head"), title, make("th", { scope: "col", class: "ranking-bars", "aria-label": "Bar" }), make("th", { scope: "col" }, "Type"));
+    const heading2 = make("tr", {}, make("th", { scope: "col" }, "Head"), title, make("th", { scope: "col", class: "ranking-bars" }, make("span", { class: "unseen" }, "Bar")), make("th", { scope: "col" }, "Type"));
     const table = make("table", { class: "ranking", "data-testid": "ranking" }, caption, make("thead", {}, heading2), body);
     const more = make("button", { type: "button", class: "text-button", "data-testid": "ranking-more", onclick: () => show(body.children.length + MORE) });
     const element = make("div", { class: "ranking-scroller", hidden: true, tabindex: "0", role: "region", "aria-label": "Heads in order" }, table, more);
