@@ -120,7 +120,7 @@ def test_a_run_with_statistics_of_ones_own_has_a_report(folder, monkeypatch, cap
 def test_a_run_continues(folder, monkeypatch, capsys):
     run(monkeypatch, capsys, "run.toml")
     code, said = run(monkeypatch, capsys, "run.toml")
-    assert code == 1 and "runs/run has a run: continue it with resume=True" in said.err
+    assert code == 1 and "runs/run has a run: continue it with resume=True (--resume)" in said.err
     (folder / "runs/run/results.safetensors").unlink()
     (folder / "runs/run/shards/1.safetensors").unlink()
     assert run(monkeypatch, capsys, "run.toml", "--resume")[0] == 0
@@ -169,6 +169,10 @@ def test_the_example_is_a_configuration(folder, monkeypatch, capsys):
         (
             ["run.toml", "--set", "statistics.sharpnes={}"],
             "statistics.sharpnes: there is no statistic 'sharpnes'; did you mean sharpness?",
+        ),
+        (
+            ["run.toml", "--set", "statistics.co_attention={}"],
+            "statistics.co_attention needs categories, as co_attention = { categories = … }",
         ),
         (
             ["run.toml", "--set", "statistics.sharpness.bin=3"],

@@ -158,7 +158,7 @@ def test_another_run_is_refused(folder, again, text):
 
 
 def test_a_folder_is_not_overwritten(folder, tmp_path):
-    with pytest.raises(RegardError, match="has a run: continue it with resume=True, or choose"):
+    with pytest.raises(RegardError, match="has a run: continue it with resume=True"):
         run(folder)
     strange = tmp_path / "strange"
     strange.mkdir()

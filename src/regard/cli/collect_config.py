@@ -197,7 +197,7 @@ def statistic_of(name: str, about: Any) -> Statistic | Reducer:
         raise RegardError(f"{setting} must be a table of settings, such as {{}}, found {about!r}")
     options = {key: value for key, value in about.items() if key != "class"}
     kind = _class_of(setting, about.get("class", name))
-    parameters = list(inspect.signature(kind).parameters)
+    parameters = inspect.signature(kind).parameters
     for key in options:
         if key not in parameters:
             near = difflib.get_close_matches(key, parameters, n=1)
@@ -211,6 +211,15 @@ def statistic_of(name: str, about: Any) -> Statistic | Reducer:
             f"{setting}: an average is that of a reducer, which is named itself: "
             'histogram = "regard:Histogram"'
         )
+    required = [
+        key
+        for key, parameter in parameters.items()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    for key in required:
+        if key not in options:
+            raise RegardError(f"{setting} needs {key}, as {name} = {{ {key} = … }}")
     try:
         made = kind(**options)
     except (TypeError, ValueError) as error:

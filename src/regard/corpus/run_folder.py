@@ -46,7 +46,8 @@ class RunFolder:
         if self.manifest.exists():
             if not resume:
                 raise RegardError(
-                    f"{self.path} has a run: continue it with resume=True, or choose another folder"
+                    f"{self.path} has a run: continue it with resume=True "
+                    "(--resume), or choose another folder"
                 )
             self.check(settings)
             return

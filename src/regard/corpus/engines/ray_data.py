@@ -256,9 +256,11 @@ def connected(address: str | None) -> Iterator[Any]:
         if not ray.is_initialized():
             options = {"include_dashboard": False} if address is None else {}
             stack.callback(ray.shutdown)
-            ray.init(
-                address=address or "local", log_to_driver=False, logging_level="ERROR", **options
-            )
+            address = address or "local"
+            try:
+                ray.init(address=address, log_to_driver=False, logging_level="ERROR", **options)
+            except Exception as error:  # Ray raises plain ones
+                raise RegardError(f"collect: Ray did not start at {address!r}: {error}") from error
         context = ray.data.DataContext.get_current()
         for name in ("enable_progress_bars", "print_on_execution_start"):
             stack.callback(setattr, context, name, getattr(context, name))
