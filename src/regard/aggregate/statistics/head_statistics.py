@@ -28,6 +28,7 @@ from regard.kernel.reducers.base import Reducer
 from regard.recipe import Edges, Recipe
 from regard.types import Kind, Shape
 
+_FEWEST = 1e-9  # of all rows, beyond which there are some that a figure can be a mean over
 _NOTHING = 0.01  # nats from even attention below which there is nothing to explain
 
 PerHead = Float[Tensor, " head"]
@@ -168,7 +169,8 @@ def figures_of(
     figures = dict.fromkeys(FIGURES, nothing)
     for name, number in RATIOS.items():
         if name in sums:
-            figures[name] = sums[name] / sums[number]
+            enough = sums[number] > _FEWEST * sums["rows"]
+            figures[name] = torch.where(enough, sums[name] / sums[number], math.nan)
     even = sums["even"] / sums["rows"]
     figures["evenness"] = torch.where(even > 0, figures["entropy"] / even, math.nan)
     if "offsets" in sums:

@@ -21,7 +21,7 @@ from regard.recipe import Edges, Recipe
 SINK = 0.4  #: share of a head's attention from which what receives it is a sink
 
 _ENTRIES = 1 << 20  # weights on hidden keys that are taken out at a time
-_ROUNDINGS = 16  # of a row: what is left within them, once keys are taken out, is nothing
+_ROUNDINGS = 16  # of a sum: what is left within them, once keys are taken out, is nothing
 
 PerHead = Float[Tensor, "batch head"]
 PerQuery = Float[Tensor, "batch head query"]
@@ -103,12 +103,11 @@ class RowSums:
             with torch.no_grad():
                 weights = recipe.weights_at(column.to(recipe.device)).cpu().double()
             whole._take_out(answers, column, weights * hidden[:, :, None])
-        for answer in answers.values():
-            answer.clamp_min_(0.0)
-        mass = answers["sums"][:, :, 0]
         rounding = _ROUNDINGS * torch.finfo(recipe.dtype).eps
-        answers["sums"].masked_fill_((mass <= rounding * whole.mass)[:, :, None], 0.0)
-        evenly = mass.square() / whole.shape.keys  # the least that squares can be
+        for name, answer in answers.items():
+            largest = whole.answers[name].amax(-1, keepdim=True)
+            answer.masked_fill_(answer <= rounding * largest, 0.0)
+        evenly = answers["sums"][:, :, 0].square() / whole.shape.keys  # the least squares can be
         answers["squares"] = answers["squares"].maximum(evenly)
         rest = cls(whole.recipe, whole.questions, answers, keys)
         if whole.ordered:
