@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_report import Reader
+from test_report_command import Reader
 
 import regard
 from regard.cli import main
@@ -28,7 +28,7 @@ figures = {}
 sharpness = { bins = 64 }
 """
 MODULE = """
-from test_report import Reader
+from test_report_command import Reader
 import regard
 from regard.corpus import Mean
 
@@ -99,7 +99,8 @@ def test_settings_statistics_of_ones_own_and_json(folder, monkeypatch, capsys):
     assert told["statistics"] == ["figures", "sharpness", "first", "counts"]
     from own_reader import First
 
-    found = load("other", {"first": First(), "counts": regard.corpus.Average(regard.Histogram())})
+    own = {"first": First(scale=2.0), "counts": regard.corpus.Average(regard.Histogram())}
+    found = load("other", own)
     site = found.sites[0]
     entropy = found["sharpness"][site].entropy.mean
     torch.testing.assert_close(found["first"][site].mean, 2 * entropy)

@@ -20,7 +20,7 @@ import regard
 from regard.corpus import Corpus, RayOptions, load
 from regard.errors import RegardError
 
-OUT = Path(sys.argv[1]).parent
+OUT = Path(*sys.argv[1:2]).parent
 STORE = 128 * 2**20
 LOOPBACK = ("127.0.0.1", "[::1]", "[::ffff:127.0.0.1]")
 

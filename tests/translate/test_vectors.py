@@ -152,7 +152,8 @@ BROKEN = [
     (b"the 1 2 3\na 1 nan 3\n", ":2: numbers that are not finite"),
     (
         b"the 1 2 3\na\xff 1 2 3\n",
-        ":2: byte 2 of the line is 0xff, which is no UTF-8 (invalid start byte)",
+        ":2: byte 2 of the line is 0xff, which is no UTF-8 (invalid start byte); convert the file: "
+        "iconv -f WINDOWS-1252 -t UTF-8, or leave such bytes out: iconv -c -f UTF-8 -t UTF-8",
     ),
     (b"the\n", ":1: b'the\\n', expected a word and its numbers"),
     (b"", ":1: b'', expected a word and its numbers"),

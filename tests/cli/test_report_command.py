@@ -41,8 +41,10 @@ def run(monkeypatch, capsys, *arguments):
 def folder(tmp_path, monkeypatch):
     regard.collect(Reader(), TEXTS, out=tmp_path / "run")
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "own_reader.py").write_text(
-        "from test_report import Reader\ndef load(): return Reader()\ndef two(): return Reader(4)\n"
+    (tmp_path / "two_readers.py").write_text(
+        "from test_report_command import Reader\n"
+        "def load(): return Reader()\n"
+        "def two(): return Reader(4)\n"
     )
     return tmp_path
 
@@ -66,7 +68,7 @@ def test_a_page_of_two_runs(folder, monkeypatch, capsys):
 
 
 def test_the_attention_of_a_model_of_ones_own(folder, monkeypatch, capsys):
-    code, said = run(monkeypatch, capsys, "run", "--model", "own_reader:load")
+    code, said = run(monkeypatch, capsys, "run", "--model", "two_readers:load")
     assert code == 0, said
     manifest = re.search(r'id="manifest">(.*)</script>', (folder / "report.html").read_text())
     (first,) = json.loads(manifest[1])["runs"]
@@ -76,7 +78,7 @@ def test_the_attention_of_a_model_of_ones_own(folder, monkeypatch, capsys):
 
 
 def test_another_model_is_refused(folder, monkeypatch, capsys):
-    code, said = run(monkeypatch, capsys, "run", "--model", "own_reader:two")
+    code, said = run(monkeypatch, capsys, "run", "--model", "two_readers:two")
     assert code == 1 and "expected the model of the run" in said
     assert not (folder / "report.html").exists()
 
