@@ -308,6 +308,18 @@ def test_padding_on_the_left_counts_no_more(model):
 # -- what is refused
 
 
+def test_attention_to_padding_is_refused():
+    def without_mask(input_ids, attention_mask):
+        return model(input_ids, torch.ones_like(attention_mask))
+
+    model = Reader()
+    corpus = Corpus(TEXTS, batch_size=8)
+    with pytest.raises(RegardError, match=r"^documents .*: layers.0: tokens attend to padding"):
+        regard.collect(without_mask, corpus, [Sharpness()])
+    one_by_one = regard.collect(without_mask, Corpus(TEXTS, batch_size=1), [Sharpness()])
+    assert_alike(one_by_one, regard.collect(model, corpus, [Sharpness()]))
+
+
 @pytest.mark.parametrize(
     ("statistic", "text"),
     [

@@ -15,6 +15,7 @@ from torch import Tensor
 from regard.aggregate.statistics.head_sums import Questions
 from regard.aggregate.statistics.token_positions import Positions
 from regard.errors import RegardError, ShapeError
+from regard.kernel.reducers import WeightedSum
 
 #: Marks (booleans) or segments (whole numbers) of positions, by name.
 Labels = Mapping[str, Shaped[Tensor, "batch position"]]
@@ -79,6 +80,12 @@ class Batch:
     def questions(self) -> Questions:
         """What is asked for the figures of heads; statistics that ask the same share it."""
         return Questions(self.positions, ordered=True)
+
+    @cached_property
+    def on_padding(self) -> WeightedSum | None:
+        """Asks what each row has on padding; None where there is none."""
+        padding = ~self.positions.keys
+        return WeightedSum(padding[:, None, None].float()) if bool(padding.any()) else None
 
     def label(self, name: str, asker: str) -> Shaped[Tensor, "batch position"]:
         """One of the labels, on the CPU; an error that names those there are."""

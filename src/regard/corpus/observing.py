@@ -26,6 +26,8 @@ from regard.tracing import capture
 
 Model = Callable[..., Any]
 
+_UNSEEN = 1e-4  # of a row: weight on padding up to which a mask has done its work
+
 
 class Observer:
     """Runs a model on batches, for some statistics.
@@ -109,6 +111,13 @@ class Observer:
         finite, rows = sums.mass.isfinite(), batch.positions.rows
         if not bool((finite | ~rows[:, None]).all()):
             raise RegardError(f"{record.name}: its weights are not finite")
+        on_padding = answers.get(id(batch.on_padding), torch.zeros(()))
+        if bool(((on_padding.cpu() > _UNSEEN) & rows[:, None, None]).any()):
+            raise RegardError(
+                f"{record.name}: tokens attend to padding, as if the model did not use the mask of "
+                "a batch: pass attention_mask on to it, or read texts one by one, as Corpus(..., "
+                "batch_size=1)"
+            )
         if not bool(finite.all()):  # of padding; it must not reach sums over rows
             weights = record.recipe.detach().weights()
             weights = torch.where(rows[:, None, :, None].to(weights.device), weights, 0.0)
@@ -143,7 +152,9 @@ def _answers(
     questions = batch.questions
     always = questions.reducers["sums"]
     reducers = {id(each): each for own in asked.values() for each in own.values()}
-    reducers[id(always)] = always
+    for each in (always, batch.on_padding):
+        if each is not None:
+            reducers[id(each)] = each
     answers = dict(zip(reducers, reduce(recipe, list(reducers.values()))))
     asked_here = ((key, id(each)) for key, each in questions.reducers.items())
     return answers, RowSums(
