@@ -90,6 +90,7 @@ bench: setup $(PEERS)/.ready
 	$(BIN)/python benchmarks/kernel.py --quick
 	$(PEERS)/bin/python benchmarks/peers/peers.py --quick
 	$(PEERS)/bin/python benchmarks/capture.py --quick
+	$(PEERS)/bin/python benchmarks/edit.py --quick
 	$(BIN)/python benchmarks/linear.py --quick
 	$(BIN)/python benchmarks/performer.py --quick
 	$(PEERS)/bin/python benchmarks/memory.py --quick
@@ -103,6 +104,7 @@ bench: setup $(PEERS)/.ready
 	$(BIN)/python benchmarks/reuse.py --quick
 	$(BIN)/python benchmarks/graft.py --quick
 	$(BIN)/python benchmarks/translate_speed.py --quick
+	$(BIN)/python benchmarks/translate_ctranslate2.py --quick
 	$(if $(REGARD_DATA),$(MAKE) bench-translate,@echo "REGARD_DATA names no data: no figures of training, alignment, BLEU")
 
 # What needs parallel text: a folder with multi30k, tatoeba and hansards, which REGARD_DATA names.
