@@ -183,8 +183,8 @@ class CollectConfig:
 
     def named_statistics(self) -> dict[str, Statistic | Reducer] | None:
         """The statistics by name; None for the default ones."""
-        made = {name: statistic_of(name, about) for name, about in self.statistics.items()}
-        return made or None
+        named = {name: statistic_of(name, about) for name, about in self.statistics.items()}
+        return named or None
 
 
 def statistic_of(name: str, about: Any) -> Statistic | Reducer:
@@ -221,12 +221,12 @@ def statistic_of(name: str, about: Any) -> Statistic | Reducer:
         if key not in options:
             raise RegardError(f"{setting} needs {key}, as {name} = {{ {key} = … }}")
     try:
-        made = kind(**options)
+        statistic = kind(**options)
     except (TypeError, ValueError) as error:
         raise RegardError(f"{setting}: {error}") from error
-    if not isinstance(made, Statistic | Reducer):
+    if not isinstance(statistic, Statistic | Reducer):
         raise RegardError(f"{setting}: {kind.__name__} is no Statistic and no Reducer")
-    return made
+    return statistic
 
 
 def _class_of(setting: str, name: Any) -> Any:
@@ -235,12 +235,12 @@ def _class_of(setting: str, name: Any) -> Any:
         raise RegardError(f"{setting}.class must be a text, found {name!r}")
     if ":" in name:
         return function_named(name, f"{setting} ")
-    known = STATISTICS.get(snake_case(name))
-    if known is None:
+    kind = STATISTICS.get(snake_case(name))
+    if kind is None:
         near = difflib.get_close_matches(snake_case(name), STATISTICS, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise RegardError(
             f"{setting}: there is no statistic {name!r}; {hint}There are {', '.join(STATISTICS)}; "
             'one of your own is named by class = "module:Class"'
         )
-    return known
+    return kind

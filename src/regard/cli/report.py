@@ -76,9 +76,9 @@ def _run(path: Path, model: str | None, folders: list[Path]) -> CorpusRun:
     collection = load(path, _own_statistics(path))
     settings = RunFolder(path).settings()
     if model is None:
-        known = _collected_model(path)
-        look = "" if is_function(known) else known
-        return CorpusRun(collection, name, known or _class_of(settings["model"]), look)
+        model_name = _collected_model(path)
+        look = "" if is_function(model_name) else model_name
+        return CorpusRun(collection, name, model_name or _class_of(settings["model"]), look)
     with quietly():
         loaded = corpus_model(model)
     attention = loaded.attention_of(settings["corpus"])

@@ -78,9 +78,9 @@ class Details:
         numbers, with_sink = [], []
         for site, heads in sites.items():
             results = (self.collection[name].get(site) for name in self.collection)
-            known = [result.types for result in results if isinstance(result, HeadFigures)]
+            collected = [result.types for result in results if isinstance(result, HeadFigures)]
             nothing = HeadTypes(torch.full((heads,), _NO_TYPE), torch.zeros(heads))
-            types = known[0] if known else nothing
+            types = collected[0] if collected else nothing
             numbers.append(types.numbers)
             with_sink.append(types.with_sink)
         return {
